@@ -1,0 +1,3 @@
+//! A stream-ordered memory pool for CUDA devices.
+
+pub mod backend;
