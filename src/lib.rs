@@ -1,7 +1,24 @@
 //! A stream-ordered memory pool for CUDA devices.
 
 pub mod backend;
+mod buffer;
+mod config;
+mod error;
+mod heap;
+mod order;
+mod pool;
+mod pool_stream;
+mod quiescent;
+mod stats;
 mod sync;
 
+pub use backend::Backend;
 #[cfg(feature = "sim")]
 pub use backend::sim;
+pub use buffer::Buffer;
+pub use config::{Growth, PoolBuilder, Pressure, Reuse};
+pub use error::{Error, Shortage};
+pub use pool::{DriverCalls, StreamPool};
+pub use pool_stream::{PoolStream, RetireError};
+pub use quiescent::{QuiescentReport, QuiescentScope};
+pub use stats::Stats;

@@ -1,0 +1,217 @@
+//! How a pool behaves: the builder and its options.
+
+use std::fmt;
+
+use crate::backend::Backend;
+use crate::error::{Error, Reason};
+use crate::pool::{PoolCore, StreamPool};
+use crate::sync::Arc;
+
+/// What a miss prefers: waiting for memory that another stream freed, or taking more from the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reuse {
+    /// Grow below the floor, reuse by a wait on an event that the program had recorded, grow to the
+    /// soft target, reuse by a late wait, grow to the limit.
+    #[default]
+    Balanced,
+    /// Reuse before any growth: the least memory, at the price of waits on the device.
+    Memory,
+    /// Grow before any wait: no stream ever waits for another's memory while the limit allows it.
+    Speed,
+}
+
+/// How a pool takes memory from the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Growth {
+    /// By mapping granules into one reserved range of addresses, where the device can; otherwise by
+    /// plain segments.
+    #[default]
+    Virtual,
+    /// By plain segments always: such memory can be exported by legacy inter-process handles.
+    Segments,
+}
+
+/// A pool that is out of memory, as its `on_pressure` hook sees it. Sizes in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pressure {
+    /// What the request that cannot be served asks for, rounded.
+    pub requested: u64,
+    /// In buffers.
+    pub in_use: u64,
+    /// Taken from the device by this pool.
+    pub reserved: u64,
+}
+
+pub(crate) type PressureHook = Arc<dyn Fn(&Pressure) + Send + Sync>;
+
+/// The most that a pool reserves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Limit {
+    None,
+    Bytes(u64),
+    Fraction(f64),
+}
+
+pub(crate) struct Config {
+    pub(crate) reuse: Reuse,
+    pub(crate) growth: Growth,
+    pub(crate) limit: Limit,
+    pub(crate) soft_target: Option<u64>,
+    pub(crate) floor: u64,
+    pub(crate) late_waits: bool,
+    pub(crate) foreign_captures: bool,
+    pub(crate) on_pressure: Option<PressureHook>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            reuse: Reuse::Balanced,
+            growth: Growth::Virtual,
+            limit: Limit::None,
+            soft_target: None,
+            floor: DEFAULT_FLOOR,
+            late_waits: true,
+            foreign_captures: false,
+            on_pressure: None,
+        }
+    }
+}
+
+/// Below this much reserved memory a miss grows rather than waits.
+pub(crate) const DEFAULT_FLOOR: u64 = 32 << 20;
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("reuse", &self.reuse)
+            .field("growth", &self.growth)
+            .field("limit", &self.limit)
+            .field("soft_target", &self.soft_target)
+            .field("floor", &self.floor)
+            .field("late_waits", &self.late_waits)
+            .field("foreign_captures", &self.foreign_captures)
+            .field("on_pressure", &self.on_pressure.is_some())
+            .finish()
+    }
+}
+
+/// Builds a [`StreamPool`] with options. Made by [`StreamPool::builder`].
+///
+/// ```
+/// # use streampool::{Reuse, StreamPool, sim::SimDevice};
+/// let device = SimDevice::new(1);
+/// let pool = StreamPool::builder(device.clone())
+///     .limit(8 << 30)
+///     .reuse(Reuse::Memory)
+///     .on_pressure(|pressure| eprintln!("{} bytes wanted", pressure.requested))
+///     .build()?;
+/// # Ok::<(), streampool::Error>(())
+/// ```
+#[must_use = "a builder makes a pool only by `build`"]
+pub struct PoolBuilder<B: Backend> {
+    backend: B,
+    config: Config,
+    peers: Vec<StreamPool<B>>,
+}
+
+impl<B: Backend> fmt::Debug for PoolBuilder<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolBuilder").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend> PoolBuilder<B> {
+    pub(crate) fn new(backend: B) -> PoolBuilder<B> {
+        PoolBuilder { backend, config: Config::default(), peers: Vec::new() }
+    }
+
+    /// The most that the pool takes from the device, in bytes. Without a limit, the device's memory.
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.config.limit = Limit::Bytes(bytes);
+        self
+    }
+
+    /// The most that the pool takes from the device, as a fraction of its total memory: above 0, and 1
+    /// at most.
+    pub fn limit_fraction(mut self, fraction: f64) -> Self {
+        self.config.limit = Limit::Fraction(fraction);
+        self
+    }
+
+    /// Up to here, in bytes, a miss grows rather than makes a stream wait late: for all that another
+    /// stream has queued since it freed a block. By default a sixteenth above the most that has been
+    /// in use, so that the target follows the program.
+    pub fn soft_target(mut self, bytes: u64) -> Self {
+        self.config.soft_target = Some(bytes);
+        self
+    }
+
+    /// Up to here, in bytes, a miss grows rather than waits at all. 32 MiB by default.
+    pub fn floor(mut self, bytes: u64) -> Self {
+        self.config.floor = bytes;
+        self
+    }
+
+    /// What a miss prefers. [`Reuse::Balanced`] by default.
+    pub fn reuse(mut self, reuse: Reuse) -> Self {
+        self.config.reuse = reuse;
+        self
+    }
+
+    /// How the pool takes memory from the device. [`Growth::Virtual`] by default.
+    pub fn growth(mut self, growth: Growth) -> Self {
+        self.config.growth = growth;
+        self
+    }
+
+    /// Whether the pool may make a stream, or an out-of-memory call, wait for *all* that another
+    /// stream has queued by now, rather than for what it had queued when it freed a block. `true` by
+    /// default. With `false` the pool rather reports out of memory: for programs in which a stream's
+    /// queued work can wait for something that the host does only after a later allocation.
+    pub fn late_waits(mut self, allowed: bool) -> Self {
+        self.config.late_waits = allowed;
+        self
+    }
+
+    /// Whether streams that the pool does not know may be capturing into graphs. The pool then never
+    /// synchronizes the context, which would break such a capture, but its own events one by one.
+    /// `false` by default.
+    pub fn foreign_captures(mut self, possible: bool) -> Self {
+        self.config.foreign_captures = possible;
+        self
+    }
+
+    /// A hook that is called, with no lock held, when a request cannot be served: it can free buffers,
+    /// on which the pool searches once more. It is not called again from within itself.
+    pub fn on_pressure(mut self, hook: impl Fn(&Pressure) + Send + Sync + 'static) -> Self {
+        self.config.on_pressure = Some(Arc::new(hook));
+        self
+    }
+
+    /// Gives the devices of other pools access to this pool's memory, so that their streams can be
+    /// named in [`Buffer::use_on`](crate::Buffer::use_on).
+    pub fn peers<'a>(mut self, pools: impl IntoIterator<Item = &'a StreamPool<B>>) -> Self {
+        self.peers.extend(pools.into_iter().cloned());
+        self
+    }
+
+    /// Makes the pool. Takes no memory yet.
+    ///
+    /// # Errors
+    ///
+    /// An option out of its range ([`Error::is_invalid_argument`]); a peer that cannot have access; the
+    /// device's memory could not be asked for (with [`limit_fraction`](Self::limit_fraction)).
+    pub fn build(self) -> Result<StreamPool<B>, Error> {
+        if let Limit::Fraction(fraction) = self.config.limit
+            && !(fraction > 0.0 && fraction <= 1.0)
+        {
+            let what = "limit_fraction takes a number above 0, and 1 at most";
+            return Err(Error::new(Reason::BadOption { what }));
+        }
+        PoolCore::build(self.backend, self.config, &self.peers)
+    }
+}

@@ -1,0 +1,336 @@
+//! *What* is free: segments cut into blocks, in address order, with split and coalesce.
+//!
+//! The heap holds every free block that is not on a stream list. It makes no driver call and knows no
+//! event: it carries the [`Stamps`] of its blocks, and asks an [`Evidence`] what they mean now.
+//!
+//! - A free block is on exactly one shelf: the clean one, or that of one of its free points that has
+//!   not completed. A stream therefore looks at clean blocks, at those of its own timeline, and at
+//!   those up to its frontier, and passes over all others without a look.
+//! - Neighbours join eagerly only when they become clean at the same moment. Otherwise a union is made
+//!   when a request needs it, so that a stalled stream does not hold up its neighbours' memory.
+//! - Neighbours are found by the heap's own map, never through a record that a buffer owns.
+
+#![forbid(unsafe_code)]
+
+mod block;
+mod free_list;
+mod search;
+mod segment;
+pub(crate) mod size_class;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) use block::{BlockId, State};
+pub(crate) use segment::{Growth, Unused};
+
+use crate::order::{Epoch, Evidence, FreePoint, Stamps, TimelineId};
+use block::BlockMap;
+use free_list::{Entry, FreeList};
+use segment::Segments;
+
+/// The free blocks of a pool that no stream list holds, and the map of all its segments.
+#[derive(Debug, Default)]
+pub(crate) struct Heap {
+    blocks: BlockMap,
+    segments: Segments,
+    clean: FreeList,
+    pending: BTreeMap<(TimelineId, Epoch), Shelf>,
+    holes: BTreeSet<BlockId>,
+    quarantined: BTreeSet<BlockId>,
+    bytes: Bytes,
+    /// Counts the shelves made so far.
+    shelves: u64,
+}
+
+/// The free blocks that wait for one free point.
+#[derive(Debug)]
+struct Shelf {
+    /// When it got its first block, in heap operations: a lower number was freed earlier.
+    since: u64,
+    /// All that is on it.
+    bytes: u64,
+    /// Those that wait for nothing else.
+    single: FreeList,
+    /// Those that wait for others as well.
+    mixed: FreeList,
+}
+
+/// How many bytes are in each state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bytes {
+    /// Free and waiting for nothing.
+    pub(crate) clean: u64,
+    /// Free and waiting for a free point.
+    pub(crate) pending: u64,
+    /// In a buffer or on a stream list.
+    pub(crate) out: u64,
+    /// With a thread that has a driver call to make.
+    pub(crate) transit: u64,
+    /// Out of reach until a synchronize succeeds.
+    pub(crate) quarantined: u64,
+    /// The most that `reserved` has been since it was last reset.
+    pub(crate) peak_reserved: u64,
+}
+
+impl Bytes {
+    /// All that was taken from the device and not given back.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.clean + self.pending + self.out + self.transit + self.quarantined
+    }
+
+    pub(crate) fn free(&self) -> u64 {
+        self.clean + self.pending
+    }
+}
+
+impl Heap {
+    pub(crate) fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+
+    /// Starts the peak of reserved bytes anew from what is reserved now.
+    pub(crate) fn reset_peak(&mut self) {
+        self.bytes.peak_reserved = self.bytes.reserved();
+    }
+
+    /// The size of the largest free block, in bytes.
+    pub(crate) fn largest_free(&self) -> u64 {
+        let pending = self.pending.values().map(|shelf| shelf.single.largest().max(shelf.mixed.largest()));
+        pending.max().unwrap_or(0).max(self.clean.largest())
+    }
+
+    /// Address and size of a block.
+    pub(crate) fn extent(&self, id: BlockId) -> (u64, u64) {
+        let block = self.blocks.get(id);
+        (block.address, block.bytes)
+    }
+
+    /// The free points of a block.
+    pub(crate) fn stamps(&self, id: BlockId) -> &Stamps {
+        &self.blocks.get(id).stamps
+    }
+
+    /// Puts a block that was out or in transit back, with its free points, and joins it with those
+    /// neighbours that become clean at the same moment.
+    pub(crate) fn free(&mut self, id: BlockId, mut stamps: Stamps, evidence: &dyn Evidence) {
+        stamps.settle(|point| point.epoch <= evidence.completed(point.timeline));
+        self.blocks.get_mut(id).stamps = stamps;
+        self.set_state(id, State::Free);
+        let mut id = id;
+        if self.joins_above(id, evidence) {
+            self.join_free(id);
+        }
+        let below = self.blocks.get(id).below;
+        if !below.is_none() && self.joins_above(below, evidence) {
+            self.join_free(below);
+            id = below;
+        }
+        debug_assert_eq!(self.blocks.get(id).state, State::Free);
+    }
+
+    /// Hands an out-of-heap thread a block in transit: its owner is a buffer now, which replaces its
+    /// free points.
+    pub(crate) fn hand_out(&mut self, id: BlockId) {
+        self.blocks.get_mut(id).stamps = Stamps::Clean;
+        self.set_state(id, State::Out);
+    }
+
+    /// Takes exactly `bytes` bytes, aligned to `align`, of a free block, into transit. What lies before
+    /// and behind stays free, with the same free points.
+    pub(crate) fn carve(&mut self, id: BlockId, bytes: u64, align: u64) -> BlockId {
+        let block = self.blocks.get(id);
+        let front = block.address.next_multiple_of(align) - block.address;
+        assert!(front + bytes <= block.bytes, "{bytes} bytes do not fit into {block:?}");
+        self.unshelve(id);
+        let mut id = id;
+        if front > 0 {
+            let upper = self.blocks.split(id, front);
+            self.shelve(id);
+            id = upper;
+        }
+        if self.blocks.get(id).bytes > bytes {
+            let rest = self.blocks.split(id, bytes);
+            self.shelve(rest);
+        }
+        self.bytes.transit += bytes;
+        self.blocks.get_mut(id).state = State::Transit;
+        id
+    }
+
+    /// Frees the quarantined blocks whose free points have all completed.
+    pub(crate) fn release_quarantine(&mut self, evidence: &dyn Evidence) {
+        let completed = |point: &FreePoint| point.epoch <= evidence.completed(point.timeline);
+        let settled = |id: &BlockId| self.stamps(*id).points().iter().all(completed);
+        let released: Vec<BlockId> = self.quarantined.iter().copied().filter(settled).collect();
+        for id in released {
+            self.free(id, Stamps::Clean, evidence);
+        }
+    }
+
+    /// Moves what has completed since to the clean shelf, joining it with clean neighbours.
+    pub(crate) fn settle(&mut self, evidence: &dyn Evidence) {
+        let mut from = TimelineId::LOWEST;
+        while let Some((&(timeline, first), _)) = self.pending.range((from, Epoch::NONE)..).next() {
+            from = timeline.next();
+            let completed = evidence.completed(timeline);
+            if completed < first {
+                continue;
+            }
+            let kept = self.pending.split_off(&(timeline, completed.next()));
+            let settled = self.pending.split_off(&(timeline, Epoch::NONE));
+            self.pending.extend(kept);
+            let entries: Vec<Entry> = settled
+                .values()
+                .flat_map(|shelf| shelf.single.iter().chain(shelf.mixed.iter()))
+                .collect();
+            // Off the shelves and not yet back: none of them may be joined before its turn.
+            for entry in &entries {
+                self.bytes.pending -= entry.bytes;
+                self.bytes.transit += entry.bytes;
+                self.blocks.get_mut(entry.id).state = State::Transit;
+            }
+            for entry in &entries {
+                let stamps = std::mem::take(&mut self.blocks.get_mut(entry.id).stamps);
+                self.free(entry.id, stamps, evidence);
+            }
+        }
+    }
+
+    /// The timelines that free blocks of at least `bytes` bytes wait for, each with the first and the
+    /// last free epoch that such a block waits for.
+    pub(crate) fn pending(&self, bytes: u64, align: u64) -> Vec<(FreePoint, Epoch)> {
+        let mut points: Vec<(FreePoint, Epoch)> = Vec::new();
+        for (&(timeline, epoch), shelf) in &self.pending {
+            let fits = |list: &FreeList| list.fitting(bytes, align).next().is_some();
+            if !fits(&shelf.single) && !fits(&shelf.mixed) {
+                continue;
+            }
+            match points.last_mut() {
+                Some((first, last)) if first.timeline == timeline => *last = epoch,
+                _ => points.push((FreePoint { timeline, epoch }, epoch)),
+            }
+        }
+        points
+    }
+
+    /// Sets the free blocks aside that wait for this timeline first: nothing can close its epochs any
+    /// more, so that only a synchronize can say that they have completed.
+    pub(crate) fn quarantine_timeline(&mut self, timeline: TimelineId) {
+        let shelves = self.pending.range((timeline, Epoch::NONE)..=(timeline, Epoch::MAX));
+        let ids: Vec<BlockId> = shelves
+            .flat_map(|(_, shelf)| shelf.single.iter().chain(shelf.mixed.iter()))
+            .map(|entry| entry.id)
+            .collect();
+        for id in ids {
+            self.set_state(id, State::Quarantined);
+        }
+    }
+
+    fn joins_above(&self, id: BlockId, evidence: &dyn Evidence) -> bool {
+        let lower = self.blocks.get(id);
+        if lower.above.is_none() || lower.state != State::Free {
+            return false;
+        }
+        let upper = self.blocks.get(lower.above);
+        upper.state == State::Free && clean_together(&lower.stamps, &upper.stamps, evidence)
+    }
+
+    /// Joins a free block with the free block above it; the union has the free points of both.
+    fn join_free(&mut self, id: BlockId) {
+        let above = self.blocks.get(id).above;
+        self.unshelve(id);
+        self.unshelve(above);
+        let stamps = std::mem::take(&mut self.blocks.get_mut(above).stamps);
+        self.blocks.join_above(id);
+        self.blocks.get_mut(id).stamps.join(&stamps);
+        self.shelve(id);
+    }
+
+    /// Changes who has a block, and everything that follows from it: accounts, shelves, sets.
+    fn set_state(&mut self, id: BlockId, state: State) {
+        let block = self.blocks.get(id);
+        let bytes = block.bytes;
+        match block.state {
+            State::Free => self.unshelve(id),
+            State::Out => self.bytes.out -= bytes,
+            State::Transit => self.bytes.transit -= bytes,
+            State::Quarantined => {
+                self.bytes.quarantined -= bytes;
+                self.quarantined.remove(&id);
+            }
+            State::Hole => {
+                self.holes.remove(&id);
+            }
+        }
+        self.blocks.get_mut(id).state = state;
+        match state {
+            State::Free => self.shelve(id),
+            State::Out => self.bytes.out += bytes,
+            State::Transit => self.bytes.transit += bytes,
+            State::Quarantined => {
+                self.bytes.quarantined += bytes;
+                self.quarantined.insert(id);
+            }
+            State::Hole => {
+                self.holes.insert(id);
+            }
+        }
+        self.bytes.peak_reserved = self.bytes.peak_reserved.max(self.bytes.reserved());
+    }
+
+    fn shelve(&mut self, id: BlockId) {
+        let block = self.blocks.get(id);
+        let entry = Entry { bytes: block.bytes, address: block.address, id };
+        match block.stamps.points() {
+            [] => {
+                self.bytes.clean += entry.bytes;
+                self.clean.insert(entry);
+            }
+            [first, others @ ..] => {
+                self.bytes.pending += entry.bytes;
+                let shelf = self.pending.entry((first.timeline, first.epoch)).or_insert_with(|| {
+                    self.shelves += 1;
+                    let (single, mixed) = Default::default();
+                    Shelf { since: self.shelves, bytes: 0, single, mixed }
+                });
+                shelf.bytes += entry.bytes;
+                if others.is_empty() { &mut shelf.single } else { &mut shelf.mixed }.insert(entry);
+            }
+        }
+    }
+
+    fn unshelve(&mut self, id: BlockId) {
+        let block = self.blocks.get(id);
+        let entry = Entry { bytes: block.bytes, address: block.address, id };
+        match block.stamps.points() {
+            [] => {
+                self.bytes.clean -= entry.bytes;
+                self.clean.remove(&entry);
+            }
+            [first, others @ ..] => {
+                self.bytes.pending -= entry.bytes;
+                let key = (first.timeline, first.epoch);
+                let shelf = self.pending.get_mut(&key).expect("a pending block is on its shelf");
+                shelf.bytes -= entry.bytes;
+                if others.is_empty() { &mut shelf.single } else { &mut shelf.mixed }.remove(&entry);
+                if shelf.single.is_empty() && shelf.mixed.is_empty() {
+                    self.pending.remove(&key);
+                }
+            }
+        }
+    }
+}
+
+/// Whether two blocks become clean at the same moment, so that joining them delays neither.
+fn clean_together(left: &Stamps, right: &Stamps, evidence: &dyn Evidence) -> bool {
+    match (left, right) {
+        (Stamps::One(left), Stamps::One(right)) if left.timeline == right.timeline => {
+            left.epoch == right.epoch
+                || evidence.one_event_covers(left.timeline, left.epoch, right.epoch)
+        }
+        _ => left == right,
+    }
+}
+
+#[cfg(test)]
+mod tests;

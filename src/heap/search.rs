@@ -1,0 +1,147 @@
+//! Finding a free block that a stream may have.
+
+use super::size_class::{GRAIN, bin_of};
+use super::{BlockId, Heap, Shelf, State};
+use crate::order::{Epoch, Evidence, Stamps, Taker, TimelineId};
+
+impl Heap {
+    /// The best free block for a request that `taker` needs no wait for: clean, freed on its own
+    /// timeline, or covered by its frontier.
+    pub(crate) fn find_covered(
+        &self,
+        bytes: u64,
+        align: u64,
+        taker: &Taker,
+        evidence: &dyn Evidence,
+    ) -> Option<BlockId> {
+        let mut best = self.clean.fitting(bytes, align).next();
+        let mut consider = |shelf: &Shelf| {
+            let single = shelf.single.fitting(bytes, align).next();
+            let mixed = shelf
+                .mixed
+                .fitting(bytes, align)
+                .find(|entry| is_covered(self.stamps(entry.id), taker, evidence));
+            best = [best, single, mixed].into_iter().flatten().min();
+        };
+        self.shelves_up_to(taker.home, Epoch::MAX).for_each(&mut consider);
+        for (timeline, epoch) in taker.frontier.iter() {
+            self.shelves_up_to(timeline, epoch).for_each(&mut consider);
+        }
+        best.map(|entry| entry.id)
+    }
+
+    /// Makes a free block that fits out of neighbours that `taker` needs no wait for, and takes it into
+    /// transit. Of all runs of neighbours the smallest is used, and no more of it than is needed.
+    pub(crate) fn take_union(
+        &mut self,
+        bytes: u64,
+        align: u64,
+        taker: &Taker,
+        evidence: &dyn Evidence,
+    ) -> Option<BlockId> {
+        let mut reachable = self.bytes.clean;
+        reachable += self.shelves_up_to(taker.home, Epoch::MAX).map(|own| own.bytes).sum::<u64>();
+        for (timeline, epoch) in taker.frontier.iter() {
+            reachable += self.shelves_up_to(timeline, epoch).map(|own| own.bytes).sum::<u64>();
+        }
+        if reachable < bytes {
+            return None;
+        }
+        self.take_run(bytes, align, &|stamps| is_covered(stamps, taker, evidence))
+    }
+
+    /// As [`take_union`](Self::take_union), over every free block that `usable` accepts.
+    pub(crate) fn take_run(
+        &mut self,
+        bytes: u64,
+        align: u64,
+        usable: &dyn Fn(&Stamps) -> bool,
+    ) -> Option<BlockId> {
+        // Alignment can cost this much at the front.
+        let needed = bytes + align.saturating_sub(GRAIN);
+        if self.bytes.free() < needed {
+            return None;
+        }
+        let mut best: Option<(u64, BlockId, BlockId)> = None;
+        for first in self.segments.first_blocks() {
+            self.smallest_run(first, needed, usable, &mut best);
+        }
+        let (total, first, last) = best?;
+        // Cut what is not needed off the end, so that it keeps its own free points.
+        let excess = total - needed;
+        let last_bytes = self.blocks.get(last).bytes;
+        if excess > 0 && first != last {
+            self.unshelve(last);
+            let rest = self.blocks.split(last, last_bytes - excess);
+            self.shelve(last);
+            self.shelve(rest);
+        }
+        while self.blocks.get(first).bytes < needed {
+            self.join_free(first);
+        }
+        Some(self.carve(first, bytes, align))
+    }
+
+    /// The smallest run of usable free neighbours of at least `needed` bytes, by a window that slides
+    /// over a segment: total, first and last block.
+    fn smallest_run(
+        &self,
+        first: BlockId,
+        needed: u64,
+        usable: &dyn Fn(&Stamps) -> bool,
+        best: &mut Option<(u64, BlockId, BlockId)>,
+    ) {
+        let (mut start, mut total) = (first, 0);
+        let mut at = first;
+        while !at.is_none() {
+            let block = self.blocks.get(at);
+            if block.state != State::Free || !usable(&block.stamps) {
+                (start, total) = (block.above, 0);
+            } else {
+                total += block.bytes;
+                while total - self.blocks.get(start).bytes >= needed {
+                    total -= self.blocks.get(start).bytes;
+                    start = self.blocks.get(start).above;
+                }
+                if total >= needed && best.is_none_or(|(least, ..)| total < least) {
+                    *best = Some((total, start, at));
+                }
+            }
+            at = block.above;
+        }
+    }
+
+    /// The free block to steal for a request, among those whose uncovered free points can all be
+    /// waited for: of the smallest bin that has one, the least recently freed. Splitting a large block
+    /// for a small request would cost more later than a wait on a younger block costs now.
+    pub(crate) fn find_steal(
+        &self,
+        bytes: u64,
+        align: u64,
+        mut can_have: impl FnMut(&Stamps) -> bool,
+    ) -> Option<BlockId> {
+        let mut best: Option<(usize, u64, BlockId)> = None;
+        for shelf in self.pending.values() {
+            let single = shelf.single.fitting(bytes, align).take(1);
+            for entry in single.chain(shelf.mixed.fitting(bytes, align)) {
+                let rank = (bin_of(entry.bytes), shelf.since, entry.id);
+                if best.is_none_or(|best| rank < best) && can_have(self.stamps(entry.id)) {
+                    best = Some(rank);
+                }
+            }
+        }
+        best.map(|(_, _, id)| id)
+    }
+
+    fn shelves_up_to(&self, timeline: TimelineId, epoch: Epoch) -> impl Iterator<Item = &Shelf> {
+        self.pending.range((timeline, Epoch::NONE)..=(timeline, epoch)).map(|(_, shelf)| shelf)
+    }
+}
+
+/// Whether `taker` needs no wait to use a block with these free points.
+pub(crate) fn is_covered(stamps: &Stamps, taker: &Taker, evidence: &dyn Evidence) -> bool {
+    stamps.points().iter().all(|point| {
+        taker.ordered_after(point.timeline) >= point.epoch
+            || evidence.completed(point.timeline) >= point.epoch
+    })
+}

@@ -1,0 +1,388 @@
+//! The pool: who holds what, and the calls that users make.
+//!
+//! All control flow is here and in the files below: they take decisions from the heap and from `order`
+//! under the locks, and call the backend outside them.
+
+mod central;
+mod driver;
+mod end;
+mod grow;
+mod ladder;
+mod miss;
+mod ordering;
+mod registry;
+mod retire;
+mod steal;
+
+use std::fmt;
+
+use crate::backend::{Backend, StreamKind};
+use crate::buffer::Buffer;
+use crate::config::{Config, Limit, PoolBuilder};
+use crate::error::{Error, Reason};
+use crate::heap::BlockId;
+use crate::order::{Stamps, TimelineId};
+use crate::pool_stream::PoolStream;
+use crate::pool_stream::core::{Detours, StreamCore};
+use crate::pool_stream::record::{Home, Record};
+use crate::stats::{Steps, Stats};
+use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Weak, host};
+
+use central::Central;
+pub use driver::DriverCalls;
+pub(crate) use driver::{Driver, PooledEvent};
+pub(crate) use miss::Step;
+use registry::Registry;
+
+/// Tells pools apart; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PoolId(u64);
+
+impl PoolId {
+    fn fresh() -> PoolId {
+        static NEXT: host::AtomicU64 = host::AtomicU64::new(1);
+        // Relaxed: only that no two pools get the same number matters.
+        PoolId(NEXT.fetch_add(1, host::Ordering::Relaxed))
+    }
+}
+
+/// A stream-ordered memory pool of one device.
+///
+/// A clone is the same pool. Buffers may outlive it: their memory goes back when the last one is gone.
+///
+/// ```
+/// # use streampool::{StreamPool, sim::SimDevice};
+/// let device = SimDevice::new(1);
+/// let pool = StreamPool::new(device.clone());
+/// let stream = pool.stream(device.create_stream())?;
+/// let buffer = stream.alloc(4096)?;
+/// assert_eq!(buffer.len(), 4096);
+/// assert_eq!(pool.stats().in_use, 4096);
+/// # Ok::<(), streampool::Error>(())
+/// ```
+pub struct StreamPool<B: Backend> {
+    handle: Arc<PoolHandle<B>>,
+}
+
+/// What the clones of a pool and its streams' handles share: the last one ends the pool.
+struct PoolHandle<B: Backend> {
+    core: Arc<PoolCore<B>>,
+}
+
+/// What the handles, the streams and the buffers of one pool have in common.
+pub(crate) struct PoolCore<B: Backend> {
+    pub(crate) id: PoolId,
+    pub(crate) driver: Arc<Driver<B>>,
+    config: Config,
+    /// The most that may be reserved, in bytes.
+    limit: Option<u64>,
+    /// Other pools whose devices have access to this pool's memory.
+    peers: Vec<Arc<Driver<B>>>,
+    handle: Mutex<Weak<PoolHandle<B>>>,
+    registry: Mutex<Registry<B>>,
+    /// The heap's lock.
+    central: Mutex<Central<B>>,
+    /// Streams that nothing uses any more, to be retired by the next call that may block.
+    unused: Mutex<Vec<TimelineId>>,
+    unused_count: AtomicUsize,
+    closed: host::AtomicBool,
+    steps: Steps,
+}
+
+impl<B: Backend> StreamPool<B> {
+    /// A pool with the default options. Takes no memory yet, and makes no driver call.
+    pub fn new(backend: B) -> StreamPool<B> {
+        Arc::new(PoolCore::new(backend, Config::default())).handle()
+    }
+
+    /// A pool with options.
+    pub fn builder(backend: B) -> PoolBuilder<B> {
+        PoolBuilder::new(backend)
+    }
+
+    pub(crate) fn core(&self) -> &Arc<PoolCore<B>> {
+        &self.handle.core
+    }
+
+    /// Registers a stream. The pool keeps it alive until it is retired. A stream that is registered
+    /// already gives the same [`PoolStream`].
+    ///
+    /// # Errors
+    ///
+    /// [`is_wrong_stream`](Error::is_wrong_stream) for a stream of another context, and for the
+    /// per-thread default stream, which is another stream on each thread; a driver error;
+    /// [`is_closed`](Error::is_closed).
+    pub fn stream(&self, stream: B::Stream) -> Result<PoolStream<B>, Error> {
+        self.register(stream, false)
+    }
+
+    /// As [`stream`](Self::stream), for a program that wants the tightest dependencies: each free of a
+    /// buffer of this stream records an event, so that who takes its memory waits for no more than was
+    /// queued by then. Its buffers must not be dropped in host functions of the driver. A stream that is
+    /// registered already keeps the way it was registered.
+    ///
+    /// # Errors
+    ///
+    /// As for [`stream`](Self::stream).
+    pub fn stream_record_on_free(&self, stream: B::Stream) -> Result<PoolStream<B>, Error> {
+        self.register(stream, true)
+    }
+
+    fn register(&self, stream: B::Stream, record_on_free: bool) -> Result<PoolStream<B>, Error> {
+        let core = self.core();
+        if let Err(error) = core.begin_call() {
+            core.driver.release_stream(stream);
+            return Err(error);
+        }
+        match core.identify(&stream) {
+            Ok(identity) => {
+                let (registered, unneeded) =
+                    registry::register(self, stream, identity, record_on_free);
+                if let Some(stream) = unneeded {
+                    core.driver.release_stream(stream);
+                }
+                Ok(registered)
+            }
+            Err(error) => {
+                core.driver.release_stream(stream);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes sure that the pool can serve `bytes` bytes in all from what it has, taking memory from the
+    /// device as needed.
+    ///
+    /// # Errors
+    ///
+    /// [`is_out_of_memory`](Error::is_out_of_memory) when the limit or the device does not allow it; a
+    /// driver error. What was taken until then stays.
+    pub fn reserve(&self, bytes: u64) -> Result<(), Error> {
+        self.core().begin_call()?;
+        self.core().reserve(bytes)
+    }
+
+    /// Gives unused memory back to the device, until at most `keep` bytes are reserved or no more is
+    /// unused, and says how many bytes went back. Only whole granules or segments can go back, and only
+    /// memory whose last use is seen to have finished: nothing is waited for.
+    ///
+    /// # Errors
+    ///
+    /// A driver error. What could not be given back is kept.
+    pub fn trim(&self, keep: u64) -> Result<u64, Error> {
+        self.core().begin_call()?;
+        self.core().trim(keep)
+    }
+
+    /// Blocks the calling thread until everything that is queued on the pool's streams has finished;
+    /// all that was freed before is clean then. Streams that are capturing are left out.
+    ///
+    /// # Errors
+    ///
+    /// As for [`quiesce`](Self::quiesce).
+    pub fn synchronize(&self) -> Result<(), Error> {
+        self.core().begin_call()?;
+        self.core().quiesce_streams()
+    }
+
+    /// What the pool holds and has done. Takes each lock once, for a moment.
+    pub fn stats(&self) -> Stats {
+        self.core().stats()
+    }
+
+    /// Starts the peaks of [`stats`](Self::stats) anew from what is reserved and in use now.
+    pub fn reset_peak(&self) {
+        self.core().reset_peak();
+    }
+
+    /// Takes the last error that no `Result` could tell: of a drop, of a scope's end, of tidying up.
+    pub fn take_error(&self) -> Option<Error> {
+        self.core().driver.take_error()
+    }
+
+    /// Ends the pool: waits for its own events, gives all memory back, destroys its events. Its handles
+    /// stay and answer that the pool is closed.
+    ///
+    /// # Errors
+    ///
+    /// [`is_in_use`](Error::is_in_use) while buffers live, and then nothing has changed; a driver error,
+    /// and then the pool is closed and what is left is given back later.
+    pub fn close(&self) -> Result<(), Error> {
+        self.core().close()
+    }
+}
+
+impl<B: Backend> Clone for StreamPool<B> {
+    fn clone(&self) -> Self {
+        StreamPool { handle: Arc::clone(&self.handle) }
+    }
+}
+
+impl<B: Backend> fmt::Debug for StreamPool<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamPool")
+            .field("id", &self.core().id.0)
+            .field("config", &self.core().config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend> PoolCore<B> {
+    fn new(backend: B, config: Config) -> Self {
+        PoolCore {
+            id: PoolId::fresh(),
+            driver: Arc::new(Driver::new(backend)),
+            config,
+            limit: None,
+            peers: Vec::new(),
+            handle: Mutex::new(Weak::new()),
+            registry: Mutex::new(Registry::new()),
+            central: Mutex::new(Central::new()),
+            unused: Mutex::default(),
+            unused_count: AtomicUsize::new(0),
+            closed: host::AtomicBool::new(false),
+            steps: Steps::default(),
+        }
+    }
+
+    pub(crate) fn build(
+        backend: B,
+        config: Config,
+        peers: &[StreamPool<B>],
+    ) -> Result<StreamPool<B>, Error> {
+        let mut core = PoolCore::new(backend, config);
+        for peer in peers {
+            let driver = &peer.core().driver;
+            core.driver.memory("give a peer access", |own| own.allow_peer(driver.backend()))?;
+            core.peers.push(Arc::clone(driver));
+        }
+        core.limit = match core.config.limit {
+            Limit::None => None,
+            Limit::Bytes(bytes) => Some(bytes),
+            Limit::Fraction(fraction) => {
+                // Within a fraction of the grain, which is what a limit is compared by.
+                Some((core.driver.memory_info()?.total as f64 * fraction) as u64)
+            }
+        };
+        Ok(Arc::new(core).handle())
+    }
+
+    /// The pool's handle: the one that there is, or a new one.
+    fn handle(self: &Arc<Self>) -> StreamPool<B> {
+        let mut weak = self.handle.lock();
+        let handle = weak.upgrade().unwrap_or_else(|| {
+            let handle = Arc::new(PoolHandle { core: Arc::clone(self) });
+            *weak = Arc::downgrade(&handle);
+            handle
+        });
+        StreamPool { handle }
+    }
+
+    /// What every call that may block does first: refuses on a closed pool or a lost device, and does
+    /// what drops have left for it.
+    pub(crate) fn begin_call(&self) -> Result<(), Error> {
+        self.check_open()?;
+        self.tend();
+        end::poll();
+        Ok(())
+    }
+
+    fn check_open(&self) -> Result<(), Error> {
+        if let Some(error) = self.driver.lost() {
+            self.shut_hits();
+            return Err(error.clone());
+        }
+        // Relaxed: a call that runs beside `close` may come before it.
+        if self.closed.load(host::Ordering::Relaxed) {
+            return Err(Error::new(Reason::Closed));
+        }
+        Ok(())
+    }
+
+    /// Keeps every stream from serving hits: the device is lost or the pool closed.
+    fn shut_hits(&self) {
+        for core in self.streams().iter() {
+            core.state.lock().detours.set(Detours::CLOSED, true);
+        }
+    }
+
+    /// What drops have left: streams that nothing uses, events that must not be used again, old epochs
+    /// that may have completed.
+    fn tend(&self) {
+        // Relaxed: a note that is missed now is seen by the next call.
+        if self.unused_count.load(Ordering::Relaxed) != 0 {
+            self.retire_unused();
+        }
+        self.driver.destroy_events(false);
+        self.poll_retired();
+    }
+
+    /// Leaves a note that nothing uses a stream any more. Called under the stream's lock.
+    pub(crate) fn note_unused(&self, id: TimelineId) {
+        self.unused.lock().push(id);
+        // Release, with the acquire of the lock: the count is a hint, the list is the truth.
+        self.unused_count.fetch_add(1, Ordering::Release);
+    }
+
+    fn identify(&self, stream: &B::Stream) -> Result<crate::backend::StreamIdentity, Error> {
+        let backend = self.driver.backend();
+        let identity = backend.identify(stream).map_err(|error| {
+            Error::driver("identify a stream", backend.error_kind(&error), error)
+        })?;
+        if identity.context != backend.context_id() {
+            return Err(Error::new(Reason::ForeignContext));
+        }
+        if identity.kind == StreamKind::PerThread {
+            return Err(Error::new(Reason::PerThreadStream));
+        }
+        Ok(identity)
+    }
+
+    /// A buffer of no bytes.
+    pub(crate) fn alloc_nothing(&self, core: &StreamCore<B>) -> Result<Buffer<B>, Error> {
+        self.check_open()?;
+        core.state.lock().live += 1;
+        Ok(Buffer::new(Record::new(Home::new(core))))
+    }
+
+    /// A free block goes to the heap; its record is kept for the next miss.
+    pub(crate) fn free_to_heap(
+        &self,
+        block: BlockId,
+        stamps: Stamps,
+        record: Option<Box<Record<B>>>,
+    ) {
+        let mut central = self.central.lock();
+        let central = &mut *central;
+        central.heap.free(block, stamps, &central.timelines);
+        if let Some(record) = record {
+            central.spare.push(record);
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        let streams = self.streams();
+        let central = self.central.lock();
+        let mut stats = central.stats();
+        for core in streams.iter() {
+            let state = core.state.lock();
+            stats.add_stream(&state.counters, state.list.bytes(), state.live);
+        }
+        drop(central);
+        stats.finish(streams.len() as u64, self.driver.calls(), &self.steps, self.driver.stray_errors());
+        stats
+    }
+
+    fn reset_peak(&self) {
+        let streams = self.streams();
+        let mut central = self.central.lock();
+        central.heap.reset_peak();
+        let mut in_use = 0;
+        for core in streams.iter() {
+            let mut state = core.state.lock();
+            state.counters.peak_in_use = state.counters.in_use;
+            in_use += state.counters.in_use;
+        }
+        central.peak_in_use = in_use;
+    }
+}

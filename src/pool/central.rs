@@ -1,0 +1,137 @@
+//! What the heap's lock guards.
+
+use std::collections::BTreeMap;
+
+use super::PooledEvent;
+use crate::backend::Backend;
+use crate::heap::{Growth, Heap};
+use crate::order::{Timeline, TimelineId, Timelines, completions};
+use crate::pool_stream::core::{StreamCore, StreamCounters};
+use crate::pool_stream::record::Record;
+use crate::stats::Stats;
+use crate::sync::{Arc, Weak};
+
+/// The heap, and what is needed to read its stamps.
+pub(super) struct Central<B: Backend> {
+    pub(super) heap: Heap,
+    /// Every timeline that a stamp of the heap or of a buffer can name.
+    pub(super) timelines: Timelines<PooledEvent<B>>,
+    /// Streams of other pools that this pool's buffers were used on.
+    pub(super) foreign: BTreeMap<TimelineId, Weak<StreamCore<B>>>,
+    /// Own timelines whose streams have left, oldest first, until they are over.
+    pub(super) retired: Vec<Arc<Timeline<PooledEvent<B>>>>,
+    /// The memory of the heap's granules, by address.
+    pub(super) granules: BTreeMap<u64, B::Granule>,
+    /// Memory that is of no use and could not be given back yet.
+    pub(super) stuck: Vec<Stuck<B>>,
+    /// Plain segments that a thread is taking from the device, in bytes.
+    pub(super) taking: u64,
+    /// Records of blocks that are in the heap.
+    pub(super) spare: Spare<B>,
+    /// What retired streams have counted.
+    pub(super) past: StreamCounters,
+    /// The most that has been seen in use, in bytes.
+    pub(super) peak_in_use: u64,
+    /// The count of completions when the heap was last settled.
+    settled: u64,
+}
+
+impl<B: Backend> Central<B> {
+    pub(super) fn new() -> Central<B> {
+        Central {
+            heap: Heap::default(),
+            timelines: Timelines::new(),
+            foreign: BTreeMap::new(),
+            retired: Vec::new(),
+            granules: BTreeMap::new(),
+            stuck: Vec::new(),
+            taking: 0,
+            spare: Spare { top: None },
+            past: StreamCounters::default(),
+            peak_in_use: 0,
+            settled: 0,
+        }
+    }
+
+    /// Makes clean what has completed since this was last done.
+    pub(super) fn settle(&mut self) {
+        let now = completions();
+        if self.settled != now {
+            self.settled = now;
+            self.heap.settle(&self.timelines);
+            self.heap.release_quarantine(&self.timelines);
+        }
+    }
+
+    /// All that the device has given and not got back, in bytes.
+    pub(super) fn reserved(&self) -> u64 {
+        self.heap.bytes().reserved() + self.taking + self.stuck_bytes()
+    }
+
+    pub(super) fn stuck_bytes(&self) -> u64 {
+        self.stuck.iter().map(|own| own.unmapped_bytes).sum()
+    }
+
+    /// Moves the blocks of at least `bytes` bytes of a stream's list into the heap. The heap's lock is
+    /// held throughout, so that nobody who searches both misses them.
+    pub(super) fn drain(&mut self, core: &StreamCore<B>, bytes: u64) {
+        let (heap, timelines, spare) = (&mut self.heap, &self.timelines, &mut self.spare);
+        core.drain(bytes, |record, stamps| {
+            heap.free(record.block, stamps, timelines);
+            spare.push(record);
+        });
+    }
+
+    /// Forgets the timelines that are over: a stamp that names one is settled at the next look.
+    pub(super) fn forget_finished(&mut self) {
+        self.timelines.forget_finished();
+        self.foreign.retain(|id, _| self.timelines.get(*id).is_some());
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        let bytes = self.heap.bytes();
+        Stats::of_heap(
+            bytes,
+            self.taking,
+            self.stuck_bytes(),
+            self.heap.largest_free(),
+            self.granules.len() as u64,
+            self.peak_in_use,
+            &self.past,
+        )
+    }
+}
+
+/// A granule that the driver would not take back.
+pub(super) struct Stuck<B: Backend> {
+    pub(super) granule: B::Granule,
+    /// Where it is still mapped, in transit in the heap.
+    pub(super) mapped: Option<Growth>,
+    /// Its size, when it is mapped nowhere and the heap does not count it.
+    pub(super) unmapped_bytes: u64,
+}
+
+/// Records that no block needs, kept so that a miss need not ask the host's allocator.
+pub(super) struct Spare<B: Backend> {
+    top: Option<Box<Record<B>>>,
+}
+
+impl<B: Backend> Spare<B> {
+    pub(super) fn push(&mut self, mut record: Box<Record<B>>) {
+        record.chain(self.top.take());
+        self.top = Some(record);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Box<Record<B>>> {
+        let mut record = self.top.take()?;
+        self.top = record.unchain();
+        Some(record)
+    }
+}
+
+impl<B: Backend> Drop for Spare<B> {
+    /// One by one: a long chain must not be dropped by recursion.
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
+    }
+}

@@ -1,0 +1,283 @@
+//! The one place that calls the backend: counts calls, sorts errors, recycles events.
+
+use crate::backend::{Backend, ErrorKind, MemoryInfo};
+use crate::error::Error;
+use crate::sync::host::OnceLock;
+use crate::sync::{Arc, Mutex, assert_no_lock_held, host};
+
+/// A backend as the pool uses it. It outlives the pool while events of it are pinned elsewhere.
+#[derive(Debug)]
+pub(crate) struct Driver<B: Backend> {
+    backend: B,
+    calls: Calls,
+    /// Events that nothing uses, to be recorded anew.
+    idle: Mutex<Vec<B::Event>>,
+    /// Events that must not be used again, to be destroyed by a call that may block.
+    doomed: Mutex<Vec<B::Event>>,
+    /// The sticky error that ended this context, once there is one.
+    lost: OnceLock<Error>,
+    /// Errors met where no `Result` could tell: how many, and the last.
+    stray: Mutex<(u64, Option<Error>)>,
+}
+
+macro_rules! calls {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        #[derive(Debug, Default)]
+        pub(crate) struct Calls {
+            $(pub(crate) $name: host::AtomicU64,)*
+        }
+
+        /// How many driver calls a pool has made, by verb.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+        #[non_exhaustive]
+        pub struct DriverCalls {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Calls {
+            pub(crate) fn read(&self) -> DriverCalls {
+                DriverCalls { $($name: self.$name.load(host::Ordering::Relaxed),)* }
+            }
+        }
+
+        impl DriverCalls {
+            /// All of them.
+            pub fn total(&self) -> u64 {
+                0 $(+ self.$name)*
+            }
+        }
+    };
+}
+
+calls! {
+    /// Looks whether a stream captures.
+    capture_queries,
+    /// Events created.
+    event_creates,
+    /// Events destroyed.
+    event_destroys,
+    /// Events recorded.
+    event_records,
+    /// Streams made to wait for an event.
+    stream_waits,
+    /// Events asked whether they have finished.
+    event_queries,
+    /// Host waits for an event.
+    event_synchronizes,
+    /// Host waits for the whole context.
+    context_synchronizes,
+    /// Plain segments taken and given back, ranges reserved and released, granules created, mapped,
+    /// made accessible, unmapped and destroyed.
+    memory_calls,
+    /// Looks at the device's free memory.
+    memory_infos,
+}
+
+impl<B: Backend> Driver<B> {
+    pub(crate) fn new(backend: B) -> Driver<B> {
+        Driver {
+            backend,
+            calls: Calls::default(),
+            idle: Mutex::default(),
+            doomed: Mutex::default(),
+            lost: OnceLock::new(),
+            stray: Mutex::default(),
+        }
+    }
+
+    /// The backend, for what makes no driver call.
+    pub(crate) fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    pub(crate) fn calls(&self) -> DriverCalls {
+        self.calls.read()
+    }
+
+    /// The sticky error that ended this context.
+    pub(crate) fn lost(&self) -> Option<&Error> {
+        self.lost.get()
+    }
+
+    /// Keeps an error that no `Result` can tell.
+    pub(crate) fn keep_error(&self, error: Error) {
+        let mut stray = self.stray.lock();
+        stray.0 += 1;
+        stray.1 = Some(error);
+    }
+
+    /// How many errors were kept, ever.
+    pub(crate) fn stray_errors(&self) -> u64 {
+        self.stray.lock().0
+    }
+
+    pub(crate) fn take_error(&self) -> Option<Error> {
+        self.stray.lock().1.take()
+    }
+
+    /// Runs one verb of the backend.
+    fn call<T>(
+        &self,
+        verb: &'static str,
+        counter: &host::AtomicU64,
+        run: impl FnOnce(&B) -> Result<T, B::Error>,
+    ) -> Result<T, Error> {
+        assert_no_lock_held();
+        counter.fetch_add(1, host::Ordering::Relaxed);
+        run(&self.backend).map_err(|error| self.sort(verb, error))
+    }
+
+    fn sort(&self, verb: &'static str, error: B::Error) -> Error {
+        let kind = self.backend.error_kind(&error);
+        let error = Error::driver(verb, kind, error);
+        if kind == ErrorKind::DeviceLost {
+            // The first sticky error is the cause; later ones follow from it.
+            let _ = self.lost.set(error.clone());
+        }
+        error
+    }
+
+    /// Whether a stream captures; an error of the look counts as capturing.
+    pub(crate) fn is_capturing(&self, stream: &B::Stream) -> bool {
+        let look = self.call("ask whether a stream captures", &self.calls.capture_queries, |own| {
+            own.is_capturing(stream)
+        });
+        look.unwrap_or(true)
+    }
+
+    /// An event to record: an idle one, or a new one.
+    pub(crate) fn event(self: &Arc<Self>) -> Result<Arc<PooledEvent<B>>, Error> {
+        let idle = self.idle.lock().pop();
+        let event = match idle {
+            Some(event) => event,
+            None => self.call("create an event", &self.calls.event_creates, B::create_event)?,
+        };
+        Ok(Arc::new(PooledEvent {
+            event: Some(event),
+            discarded: host::AtomicBool::new(false),
+            driver: Arc::clone(self),
+        }))
+    }
+
+    pub(crate) fn record(&self, event: &PooledEvent<B>, stream: &B::Stream) -> Result<(), Error> {
+        self.call("record an event", &self.calls.event_records, |own| {
+            own.record(event.raw(), stream)
+        })
+    }
+
+    /// Makes `stream` wait for an event of this driver.
+    pub(crate) fn wait(&self, stream: &B::Stream, event: &PooledEvent<B>) -> Result<(), Error> {
+        self.call("make a stream wait for an event", &self.calls.stream_waits, |own| {
+            own.wait(stream, event.raw())
+        })
+    }
+
+    pub(crate) fn query(&self, event: &PooledEvent<B>) -> Result<bool, Error> {
+        self.call("query an event", &self.calls.event_queries, |own| own.query(event.raw()))
+    }
+
+    pub(crate) fn synchronize_event(&self, event: &PooledEvent<B>) -> Result<(), Error> {
+        self.call("synchronize an event", &self.calls.event_synchronizes, |own| {
+            own.synchronize_event(event.raw())
+        })
+    }
+
+    pub(crate) fn synchronize_context(&self) -> Result<(), Error> {
+        self.call(
+            "synchronize the context",
+            &self.calls.context_synchronizes,
+            B::synchronize_context,
+        )
+    }
+
+    pub(crate) fn memory_info(&self) -> Result<MemoryInfo, Error> {
+        self.call("ask for the device's memory", &self.calls.memory_infos, B::memory_info)
+    }
+
+    /// Runs one of the memory verbs.
+    pub(crate) fn memory<T>(
+        &self,
+        verb: &'static str,
+        run: impl FnOnce(&B) -> Result<T, B::Error>,
+    ) -> Result<T, Error> {
+        self.call(verb, &self.calls.memory_calls, run)
+    }
+
+    /// Gives granule memory back; on an error the granule still exists.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Backend::destroy_granule`].
+    pub(crate) unsafe fn destroy_granule(&self, granule: B::Granule) -> Result<(), (B::Granule, Error)> {
+        assert_no_lock_held();
+        self.calls.memory_calls.fetch_add(1, host::Ordering::Relaxed);
+        // SAFETY: the caller's promise is the backend's condition.
+        unsafe { self.backend.destroy_granule(granule) }
+            .map_err(|(granule, error)| (granule, self.sort("give memory back", error)))
+    }
+
+    pub(crate) fn release_stream(&self, stream: B::Stream) {
+        assert_no_lock_held();
+        self.backend.release_stream(stream);
+    }
+
+    /// Destroys the events that must not be used again, and with `idle` the unused ones too.
+    pub(crate) fn destroy_events(&self, idle: bool) {
+        let mut events = std::mem::take(&mut *self.doomed.lock());
+        if idle {
+            events.append(&mut self.idle.lock());
+        }
+        for event in events {
+            self.destroy(event);
+        }
+    }
+
+    fn destroy(&self, event: B::Event) {
+        assert_no_lock_held();
+        self.calls.event_destroys.fetch_add(1, host::Ordering::Relaxed);
+        self.backend.destroy_event(event);
+    }
+}
+
+impl<B: Backend> Drop for Driver<B> {
+    /// The last pin of an event of a closed pool went: in a call that may block, because a pool that is
+    /// not closed keeps its driver.
+    fn drop(&mut self) {
+        self.destroy_events(true);
+    }
+}
+
+/// An event in use. The last pin gives it back to its driver, with no driver call.
+#[derive(Debug)]
+pub(crate) struct PooledEvent<B: Backend> {
+    event: Option<B::Event>,
+    discarded: host::AtomicBool,
+    driver: Arc<Driver<B>>,
+}
+
+impl<B: Backend> PooledEvent<B> {
+    fn raw(&self) -> &B::Event {
+        self.event.as_ref().expect("an event is there until its last pin goes")
+    }
+
+    /// The driver whose event this is.
+    pub(crate) fn driver(&self) -> &Driver<B> {
+        &self.driver
+    }
+
+    /// It must not be recorded again: a capture may own it, or the driver refused it.
+    pub(crate) fn discard(&self) {
+        self.discarded.store(true, host::Ordering::Relaxed);
+    }
+}
+
+impl<B: Backend> Drop for PooledEvent<B> {
+    fn drop(&mut self) {
+        let event = self.event.take().expect("dropped once");
+        // Relaxed: the last pin's drop synchronizes with every earlier one.
+        let discarded = self.discarded.load(host::Ordering::Relaxed);
+        let list = if discarded { &self.driver.doomed } else { &self.driver.idle };
+        list.lock().push(event);
+    }
+}

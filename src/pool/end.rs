@@ -1,0 +1,152 @@
+//! How a pool ends: closed by hand, or left behind and finished by whoever calls any pool next.
+
+use super::{PoolCore, PoolHandle};
+use crate::backend::Backend;
+use crate::error::{Error, Reason};
+use crate::pool_stream::core::Detours;
+use crate::sync::{Arc, host};
+
+use super::miss::Asked;
+
+/// A pool that has no handle any more and still holds memory.
+trait Ended: Send + Sync {
+    /// Gives back what has completed, waiting for nothing; says whether all is given back.
+    fn try_finish(&self) -> bool;
+}
+
+/// The ended pools of the process. A pool that is still here when the process exits is leaked, with the
+/// driver's leave: the driver must not be called then.
+static ENDED: host::Mutex<Vec<Arc<dyn Ended>>> = host::Mutex::new(Vec::new());
+static ENDED_COUNT: host::AtomicUsize = host::AtomicUsize::new(0);
+
+fn ended() -> host::MutexGuard<'static, Vec<Arc<dyn Ended>>> {
+    // A panic elsewhere leaves the list whole: it is only pushed to and taken from.
+    ENDED.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn leave(pools: Vec<Arc<dyn Ended>>) {
+    if pools.is_empty() {
+        return;
+    }
+    let mut ended = ended();
+    ended.extend(pools);
+    ENDED_COUNT.store(ended.len(), host::Ordering::Relaxed);
+}
+
+/// Lets every ended pool give back what has completed since. Called by the calls that may block.
+pub(super) fn poll() {
+    // Relaxed: a pool that is missed now is met by the next call.
+    if ENDED_COUNT.load(host::Ordering::Relaxed) == 0 {
+        return;
+    }
+    let pools = {
+        let mut ended = ended();
+        ENDED_COUNT.store(0, host::Ordering::Relaxed);
+        std::mem::take(&mut *ended)
+    };
+    leave(pools.into_iter().filter(|pool| !pool.try_finish()).collect());
+}
+
+impl<B: Backend> Drop for PoolHandle<B> {
+    /// The last handle: gives back what it can without waiting, and leaves the rest for a later call.
+    fn drop(&mut self) {
+        if !self.core.try_finish() {
+            leave(vec![Arc::clone(&self.core) as Arc<dyn Ended>]);
+        }
+    }
+}
+
+impl<B: Backend> Ended for PoolCore<B> {
+    fn try_finish(&self) -> bool {
+        if self.driver.lost().is_some() {
+            // Nothing can be given back to a lost device; the pool is forgotten when its last buffer is.
+            return self.streams().iter().all(|core| core.state.lock().is_unused());
+        }
+        self.tend();
+        let streams = self.streams();
+        {
+            let mut central = self.central.lock();
+            for core in streams.iter() {
+                central.drain(core, 0);
+            }
+        }
+        drop(streams);
+        let mut asked = Asked::default();
+        self.ask_everything(&mut asked);
+        self.retry_stuck();
+        let given = self.give_back(0);
+        for error in asked.error.into_iter().chain(given.err()) {
+            self.driver.keep_error(error);
+        }
+        self.registry.lock().is_empty() && self.release_rest()
+    }
+}
+
+impl<B: Backend> PoolCore<B> {
+    /// With no memory left, gives the addresses back and destroys the events.
+    fn release_rest(&self) -> bool {
+        let ranges = {
+            let mut central = self.central.lock();
+            if central.reserved() > 0 {
+                return false;
+            }
+            central.heap.take_empty_ranges()
+        };
+        for (address, bytes) in ranges {
+            // SAFETY: the heap says that nothing is mapped in the range, and has forgotten it.
+            let release = |own: &B| unsafe { own.release_range(address, bytes) };
+            if let Err(error) = self.driver.memory("release a range of addresses", release) {
+                self.driver.keep_error(error);
+                self.central.lock().heap.add_range(address, bytes);
+                return false;
+            }
+        }
+        self.driver.destroy_events(true);
+        true
+    }
+
+    /// Ends the pool by hand.
+    pub(super) fn close(&self) -> Result<(), Error> {
+        if let Some(error) = self.driver.lost() {
+            return Err(error.clone());
+        }
+        // The mark first: from here on no stream serves a hit, and no other call begins.
+        let was_closed = self.closed.swap(true, host::Ordering::Relaxed);
+        self.shut_hits();
+        let buffers: u64 = self.streams().iter().map(|core| core.state.lock().live).sum();
+        if buffers > 0 {
+            if !was_closed {
+                self.reopen();
+            }
+            return Err(Error::new(Reason::BuffersAlive { buffers }));
+        }
+        let pins = self.pin_all();
+        for pin in &pins {
+            self.synchronize_stream(&pin.core)?;
+        }
+        let retired = self.central.lock().retired.clone();
+        for timeline in &retired {
+            if let Some(closed) = timeline.latest() {
+                self.synchronize(timeline, &closed)?;
+            }
+        }
+        {
+            let mut central = self.central.lock();
+            for pin in &pins {
+                central.drain(&pin.core, 0);
+            }
+        }
+        drop(pins);
+        self.retry_stuck();
+        self.give_back(0)?;
+        self.release_rest();
+        Ok(())
+    }
+
+    fn reopen(&self) {
+        self.closed.store(false, host::Ordering::Relaxed);
+        for core in self.streams().iter() {
+            core.state.lock().detours.set(Detours::CLOSED, false);
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Taking memory from the device and giving it back.
+
+use super::PoolCore;
+use super::central::Stuck;
+use super::miss::{Asked, Mark, Miss};
+use crate::backend::{Backend, ErrorKind};
+use crate::config::Growth as Kind;
+use crate::error::Error;
+use crate::heap::{BlockId, Growth, Unused};
+use crate::order::{Stamps, Taker};
+
+/// The smallest and the largest unit that the pool grows by, where a request does not need more.
+const UNIT_MIN: u64 = 2 << 20;
+const UNIT_MAX: u64 = 32 << 20;
+/// The pool grows by a fraction of what it has, so that a large pool maps in large granules and a small
+/// one wastes little.
+const UNIT_FRACTION: u64 = 64;
+/// A range of addresses is this many times the device's memory: holes that trims leave cost nothing.
+const RANGE_FACTOR: u64 = 4;
+/// The largest granule that `reserve` takes at once: only whole granules can go back.
+const RESERVE_STEP: u64 = 256 << 20;
+
+impl<B: Backend> PoolCore<B> {
+    /// The unit of virtual memory, if the pool grows by it.
+    fn granularity(&self) -> Option<u64> {
+        match self.config.growth {
+            Kind::Virtual => self.driver.backend().granularity(),
+            Kind::Segments => None,
+        }
+    }
+
+    /// Takes memory from the device for a request, if that keeps the pool within the mark.
+    pub(super) fn grow(&self, miss: &mut Miss<'_, B>, mark: Mark) -> Option<BlockId> {
+        let cap = self.cap(miss, mark);
+        match self.granularity() {
+            Some(granularity) => self.grow_range(miss, cap, mark, granularity),
+            None => self.grow_segment(miss, cap, mark),
+        }
+    }
+
+    /// The most that may be reserved, by a mark.
+    fn cap(&self, miss: &Miss<'_, B>, mark: Mark) -> u64 {
+        let limit = self.limit.unwrap_or(u64::MAX);
+        match mark {
+            Mark::Floor => self.config.floor.min(limit),
+            Mark::Limit => limit,
+            Mark::SoftTarget => {
+                let target = self.config.soft_target.unwrap_or_else(|| {
+                    let wanted = self.see_in_use(miss.size.bytes);
+                    wanted + wanted / 16
+                });
+                target.max(self.config.floor).min(limit)
+            }
+        }
+    }
+
+    /// Notes how much is in use, with `more` to come, and says the most that has been seen.
+    fn see_in_use(&self, more: u64) -> u64 {
+        let in_use: u64 =
+            self.streams().iter().map(|core| core.state.lock().counters.in_use).sum();
+        let mut central = self.central.lock();
+        central.peak_in_use = central.peak_in_use.max(in_use + more);
+        central.peak_in_use
+    }
+
+    fn grow_range(
+        &self,
+        miss: &mut Miss<'_, B>,
+        cap: u64,
+        mark: Mark,
+        granularity: u64,
+    ) -> Option<BlockId> {
+        let (bytes, align) = (miss.size.bytes, miss.align);
+        let mut frugal = false;
+        loop {
+            let taker = miss.core.taker();
+            let growth = {
+                let mut central = self.central.lock();
+                let central = &mut *central;
+                let room = central.heap.find_room(bytes, align, granularity, &taker, &central.timelines);
+                let reserved = central.reserved();
+                match room {
+                    Some(room) if reserved.saturating_add(room.map_bytes) > cap => {
+                        miss.over_limit |= mark == Mark::Limit;
+                        return None;
+                    }
+                    Some(room) => {
+                        let left = (cap - reserved) / granularity * granularity;
+                        let unit = if frugal { 0 } else { unit(reserved, granularity) };
+                        let map_bytes = room.map_bytes.next_multiple_of(unit.max(granularity));
+                        Some(central.heap.claim(room, map_bytes.min(left)))
+                    }
+                    None => None,
+                }
+            };
+            let Some(growth) = growth else {
+                if let Err(error) = self.reserve_addresses(bytes + align, granularity) {
+                    miss.asked.meet(error);
+                    return None;
+                }
+                continue;
+            };
+            let least = growth.bytes == granularity || frugal;
+            match self.map(growth) {
+                Ok((growth, granule)) => {
+                    let mut central = self.central.lock();
+                    let central = &mut *central;
+                    central.granules.insert(growth.address, granule);
+                    return Some(central.heap.finish_growth(growth, bytes, &central.timelines));
+                }
+                Err(error) if error.driver_kind() == Some(ErrorKind::OutOfMemory) && !least => {
+                    // The unit was more than the request needs; the device may have that much.
+                    frugal = true;
+                }
+                Err(error) => {
+                    miss.asked.meet(error);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Reserves another range of addresses, for a request of this size at least.
+    fn reserve_addresses(&self, bytes: u64, granularity: u64) -> Result<(), Error> {
+        let total = self.driver.memory_info()?.total;
+        let wanted = total.saturating_mul(RANGE_FACTOR).max(bytes.saturating_mul(2));
+        let wanted = wanted.next_multiple_of(granularity);
+        let reserve = |own: &B| own.reserve_range(wanted);
+        let address = self.driver.memory("reserve a range of addresses", reserve)?;
+        self.central.lock().heap.add_range(address, wanted);
+        Ok(())
+    }
+
+    /// Backs the claimed addresses with one granule. On an error the claim is undone.
+    fn map(&self, growth: Growth) -> Result<(Growth, B::Granule), Error> {
+        let (address, bytes) = (growth.address, growth.bytes);
+        let undo = |growth, error| {
+            let mut central = self.central.lock();
+            let central = &mut *central;
+            central.heap.undo_growth(growth, &central.timelines);
+            Err(error)
+        };
+        let create = |own: &B| own.create_granule(bytes);
+        let granule = match self.driver.memory("create a granule", create) {
+            Ok(granule) => granule,
+            Err(error) => return undo(growth, error),
+        };
+        // SAFETY: the addresses are a hole of a reserved range of whole granularity units, because the
+        // heap keeps holes so, and in transit, so that nobody else maps there.
+        let map = |own: &B| unsafe { own.map(address, bytes, &granule) };
+        if let Err(error) = self.driver.memory("map a granule", map) {
+            self.destroy(granule, bytes);
+            return undo(growth, error);
+        }
+        let peers: Vec<&B> = self.peers.iter().map(|peer| peer.backend()).collect();
+        // SAFETY: the range is the granule that was just mapped.
+        let access = |own: &B| unsafe { own.set_access(address, bytes, &peers) };
+        if let Err(error) = self.driver.memory("make a granule accessible", access) {
+            // SAFETY: nothing has used the granule, since nobody has had its addresses.
+            let unmap = |own: &B| unsafe { own.unmap(address, bytes) };
+            if self.driver.memory("unmap a granule", unmap).is_err() {
+                let stuck = Stuck { granule, mapped: Some(growth), unmapped_bytes: 0 };
+                self.central.lock().stuck.push(stuck);
+                return Err(error);
+            }
+            self.destroy(granule, bytes);
+            return undo(growth, error);
+        }
+        Ok((growth, granule))
+    }
+
+    /// Gives a granule back that is mapped nowhere, now or later.
+    fn destroy(&self, granule: B::Granule, bytes: u64) -> bool {
+        // SAFETY: the granule is of this backend, and mapped nowhere, because it was never mapped or
+        // its unmapping has succeeded.
+        match unsafe { self.driver.destroy_granule(granule) } {
+            Ok(()) => true,
+            Err((granule, error)) => {
+                self.driver.keep_error(error);
+                let stuck = Stuck { granule, mapped: None, unmapped_bytes: bytes };
+                self.central.lock().stuck.push(stuck);
+                false
+            }
+        }
+    }
+
+    /// Tries again to give back what the driver would not take.
+    pub(super) fn retry_stuck(&self) {
+        let stuck = std::mem::take(&mut self.central.lock().stuck);
+        for Stuck { granule, mapped, unmapped_bytes } in stuck {
+            let Some(growth) = mapped else {
+                self.destroy(granule, unmapped_bytes);
+                continue;
+            };
+            let (address, bytes) = (growth.address, growth.bytes);
+            // SAFETY: as in `map`: nobody has ever had these addresses.
+            let unmap = |own: &B| unsafe { own.unmap(address, bytes) };
+            if let Err(error) = self.driver.memory("unmap a granule", unmap) {
+                self.driver.keep_error(error);
+                let stuck = Stuck { granule, mapped: Some(growth), unmapped_bytes: 0 };
+                self.central.lock().stuck.push(stuck);
+                continue;
+            }
+            {
+                let mut central = self.central.lock();
+                let central = &mut *central;
+                central.heap.undo_growth(growth, &central.timelines);
+            }
+            self.destroy(granule, bytes);
+        }
+    }
+
+    fn grow_segment(&self, miss: &mut Miss<'_, B>, cap: u64, mark: Mark) -> Option<BlockId> {
+        let (bytes, align) = (miss.size.bytes, miss.align);
+        // Segments are aligned to the grain at least; more may cost this much at the front.
+        let least = bytes + align - crate::heap::size_class::GRAIN;
+        let taking = {
+            let mut central = self.central.lock();
+            let reserved = central.reserved();
+            if reserved.saturating_add(least) > cap {
+                miss.over_limit |= mark == Mark::Limit;
+                return None;
+            }
+            let wanted = least.next_multiple_of(unit(reserved, UNIT_MIN)).min(cap - reserved);
+            central.taking += wanted;
+            wanted
+        };
+        let (taken, got) = match self.take_segment(taking) {
+            Err(error) if error.driver_kind() == Some(ErrorKind::OutOfMemory) && taking > least => {
+                (self.take_segment(least), least)
+            }
+            taken => (taken, taking),
+        };
+        let mut central = self.central.lock();
+        central.taking -= taking;
+        match taken {
+            Ok(address) => {
+                let central = &mut *central;
+                let segment = central.heap.add_segment(address, got);
+                central.heap.free(segment, Stamps::Clean, &central.timelines);
+                Some(central.heap.carve(segment, bytes, align))
+            }
+            Err(error) => {
+                drop(central);
+                miss.asked.meet(error);
+                None
+            }
+        }
+    }
+
+    fn take_segment(&self, bytes: u64) -> Result<u64, Error> {
+        self.driver.memory("take a segment", |own| own.alloc_segment(bytes))
+    }
+
+    /// Grows until `bytes` bytes are reserved.
+    pub(super) fn reserve(&self, bytes: u64) -> Result<(), Error> {
+        loop {
+            let reserved = self.central.lock().reserved();
+            let Some(missing) = bytes.checked_sub(reserved).filter(|missing| *missing > 0) else {
+                return Ok(());
+            };
+            self.reserve_step(missing.min(RESERVE_STEP), reserved)?;
+        }
+    }
+
+    fn reserve_step(&self, missing: u64, reserved: u64) -> Result<(), Error> {
+        let unit = self.granularity().unwrap_or(UNIT_MIN);
+        let step = missing.next_multiple_of(unit);
+        if self.limit.is_some_and(|limit| reserved.saturating_add(step) > limit) {
+            return Err(self.shortage(step, true, vec!["taking memory from the device"], None));
+        }
+        let Some(granularity) = self.granularity() else {
+            let address = self.take_segment(step)?;
+            let mut central = self.central.lock();
+            let central = &mut *central;
+            let block = central.heap.add_segment(address, step);
+            central.heap.free(block, Stamps::Clean, &central.timelines);
+            return Ok(());
+        };
+        let growth = loop {
+            {
+                let mut central = self.central.lock();
+                let central = &mut *central;
+                let (heap, timelines) = (&mut central.heap, &central.timelines);
+                if let Some(room) = heap.find_room(step, 1, granularity, &Taker::nobody(), timelines) {
+                    break heap.claim(room, step);
+                }
+            }
+            self.reserve_addresses(step, granularity)?;
+        };
+        let (growth, granule) = self.map(growth)?;
+        let mut central = self.central.lock();
+        let central = &mut *central;
+        central.granules.insert(growth.address, granule);
+        let block = central.heap.finish_growth(growth, step, &central.timelines);
+        central.heap.free(block, Stamps::Clean, &central.timelines);
+        Ok(())
+    }
+
+    /// Gives unused memory back until `keep` bytes are reserved, and says how much went.
+    pub(super) fn trim(&self, keep: u64) -> Result<u64, Error> {
+        let streams = self.streams();
+        {
+            let mut central = self.central.lock();
+            for core in streams.iter() {
+                central.drain(core, 0);
+            }
+        }
+        let mut asked = Asked::default();
+        self.ask_everything(&mut asked);
+        self.retry_stuck();
+        self.give_back(keep)
+    }
+
+    /// Gives clean memory back until `keep` bytes are reserved.
+    pub(super) fn give_back(&self, keep: u64) -> Result<u64, Error> {
+        let unused = {
+            let mut central = self.central.lock();
+            central.settle();
+            let excess = central.reserved().saturating_sub(keep);
+            central.heap.take_unused(excess)
+        };
+        let (mut given, mut result) = (0, Ok(()));
+        for unused in unused {
+            let bytes = unused.bytes;
+            match self.give_back_one(unused) {
+                Ok(()) => given += bytes,
+                Err(error) => result = Err(error),
+            }
+        }
+        result.map(|()| given)
+    }
+
+    fn give_back_one(&self, unused: Unused) -> Result<(), Error> {
+        let (address, bytes) = (unused.address, unused.bytes);
+        let went = if unused.granules.is_empty() {
+            // SAFETY: the heap gives a whole plain segment, clean: its last use has completed.
+            let free = |own: &B| unsafe { own.free_segment(address, bytes) };
+            self.driver.memory("give a segment back", free)
+        } else {
+            // SAFETY: the heap gives whole granules side by side, clean: their last use has completed,
+            // and they are in transit, so that nobody uses them meanwhile.
+            let unmap = |own: &B| unsafe { own.unmap(address, bytes) };
+            self.driver.memory("unmap granules", unmap)
+        };
+        if let Err(error) = went {
+            let mut central = self.central.lock();
+            let central = &mut *central;
+            central.heap.keep_unused(unused, &central.timelines);
+            return Err(error);
+        }
+        // The addresses stay in transit, and counted, until the device has the memory back.
+        for (address, bytes) in &unused.granules {
+            let granule = self.central.lock().granules.remove(address);
+            self.destroy(granule.expect("a mapped granule has its memory here"), *bytes);
+        }
+        self.central.lock().heap.forget_unused(unused);
+        Ok(())
+    }
+}
+
+/// What a pool that has reserved this much grows by at least: a fraction of it, as a power of two.
+fn unit(reserved: u64, granularity: u64) -> u64 {
+    let fraction = (reserved / UNIT_FRACTION).max(1);
+    let power = 1 << (u64::BITS - 1 - fraction.leading_zeros());
+    power.clamp(UNIT_MIN, UNIT_MAX).max(granularity)
+}

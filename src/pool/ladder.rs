@@ -1,0 +1,202 @@
+//! Out of memory: what is tried before the error.
+
+use super::PoolCore;
+use super::miss::{Mark, Miss};
+use crate::backend::Backend;
+use crate::config::Pressure;
+use crate::error::{Error, Shortage};
+use crate::heap::BlockId;
+use crate::order::Moment;
+use crate::pool_stream::core::StreamCore;
+use crate::sync::{Arc, pause_thread, pool_thread_local};
+use std::cell::Cell;
+
+/// How often, and how long each time, a ladder waits for bytes that other threads have in transit.
+const TRANSIT_LOOKS: u32 = 50;
+const TRANSIT_PAUSE_MICROS: u64 = 200;
+
+pool_thread_local! {
+    /// Whether this thread is in an `on_pressure` hook.
+    static IN_HOOK: Cell<bool> = Cell::new(false);
+}
+
+impl<B: Backend> PoolCore<B> {
+    /// The ladder. Every list is shut while it lasts: otherwise a block can hop from list to list and
+    /// never be seen.
+    pub(super) fn climb(&self, miss: &mut Miss<'_, B>) -> Result<BlockId, Error> {
+        self.steps.count_ladder();
+        let streams = self.shut_lists();
+        let found = self.climb_shut(miss, &streams);
+        self.open_lists();
+        let found = found?;
+        found.ok_or_else(|| {
+            let tried = std::mem::take(&mut miss.tried);
+            self.shortage(miss.size.bytes, miss.over_limit, tried, miss.asked.error.take())
+        })
+    }
+
+    fn climb_shut(
+        &self,
+        miss: &mut Miss<'_, B>,
+        streams: &[Arc<StreamCore<B>>],
+    ) -> Result<Option<BlockId>, Error> {
+        if let Some(block) = self.search_all(miss, streams)? {
+            return Ok(Some(block));
+        }
+        if self.config.late_waits {
+            miss.tried.push("synchronizing");
+            match self.quiesce_streams() {
+                Ok(()) => {}
+                Err(error) => miss.asked.meet(error),
+            }
+            if let Some(block) = self.search_all(miss, streams)? {
+                return Ok(Some(block));
+            }
+        }
+        if self.call_hook(miss) {
+            miss.tried.push("the on_pressure hook");
+            if let Some(block) = self.search_all(miss, streams)? {
+                return Ok(Some(block));
+            }
+            if self.config.late_waits {
+                match self.quiesce_streams() {
+                    Ok(()) => {}
+                    Err(error) => miss.asked.meet(error),
+                }
+                if let Some(block) = self.search_all(miss, streams)? {
+                    return Ok(Some(block));
+                }
+            }
+        }
+        self.search_transit(miss, streams)
+    }
+
+    /// Searches everything that can be had without blocking the host: what is clean or covered, what
+    /// can be waited for, unions of both, and what the device gives when unused memory has gone back.
+    fn search_all(
+        &self,
+        miss: &mut Miss<'_, B>,
+        streams: &[Arc<StreamCore<B>>],
+    ) -> Result<Option<BlockId>, Error> {
+        {
+            let mut central = self.central.lock();
+            for core in streams {
+                central.drain(core, 0);
+            }
+        }
+        miss.asked.ask_again();
+        self.ask_everything(&mut miss.asked);
+        if let Some(block) = self.take_steps(miss)? {
+            return Ok(Some(block));
+        }
+        let moments: &[Moment] =
+            if self.config.late_waits { &[Moment::Early, Moment::Probe] } else { &[Moment::Early] };
+        for moment in moments {
+            if let Some(block) = self.steal_union(miss, *moment) {
+                return Ok(Some(block));
+            }
+        }
+        miss.tried.push("giving unused memory back");
+        self.retry_stuck();
+        match self.give_back_for(miss) {
+            Ok(0) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => miss.asked.meet(error),
+        }
+        Ok(self.grow(miss, Mark::Limit))
+    }
+
+    /// Gives back what a growth for this request lacks, under the limit and on the device.
+    fn give_back_for(&self, miss: &Miss<'_, B>) -> Result<u64, Error> {
+        let (clean, free) = {
+            let bytes = self.central.lock().heap.bytes();
+            (bytes.clean, bytes.free())
+        };
+        // Without as much unused memory a growth would lack it still.
+        if clean == 0 || free == 0 {
+            return Ok(0);
+        }
+        let keep = match self.limit {
+            Some(limit) if miss.over_limit => limit.saturating_sub(miss.size.bytes + miss.align),
+            _ => 0,
+        };
+        self.give_back(keep)
+    }
+
+    /// Other threads have bytes in transit, which may serve the request when they are back: waits for
+    /// them for a bounded time.
+    fn search_transit(
+        &self,
+        miss: &mut Miss<'_, B>,
+        streams: &[Arc<StreamCore<B>>],
+    ) -> Result<Option<BlockId>, Error> {
+        for look in 0..TRANSIT_LOOKS {
+            let in_transit = {
+                let central = self.central.lock();
+                central.heap.bytes().transit + central.taking
+            };
+            if in_transit == 0 {
+                // What came back since the last search has not been looked at.
+                return if look == 0 { Ok(None) } else { self.search_all(miss, streams) };
+            }
+            if look == 0 {
+                miss.tried.push("waiting for other threads");
+            }
+            pause_thread(TRANSIT_PAUSE_MICROS);
+            if let Some(block) = self.take_covered(miss) {
+                return Ok(Some(block));
+            }
+        }
+        self.search_all(miss, streams)
+    }
+
+    /// Calls the user's hook, unless this thread is in one. No lock is held.
+    fn call_hook(&self, miss: &Miss<'_, B>) -> bool {
+        let Some(hook) = &self.config.on_pressure else { return false };
+        if IN_HOOK.with(Cell::get) {
+            return false;
+        }
+        struct Leave;
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                IN_HOOK.with(|inside| inside.set(false));
+            }
+        }
+        IN_HOOK.with(|inside| inside.set(true));
+        let _leave = Leave;
+        let stats = self.stats();
+        hook(&Pressure {
+            requested: miss.size.bytes,
+            in_use: stats.in_use,
+            reserved: stats.reserved,
+        });
+        true
+    }
+
+    /// The error, with the numbers.
+    pub(super) fn shortage(
+        &self,
+        requested: u64,
+        over_limit: bool,
+        tried: Vec<&'static str>,
+        source: Option<Error>,
+    ) -> Error {
+        let stats = self.stats();
+        let memory = self.driver.memory_info().ok();
+        let shortage = Shortage {
+            requested,
+            in_use: stats.in_use,
+            free: stats.free_clean + stats.free_pending,
+            largest_free: stats.largest_free,
+            in_transit: stats.in_transit,
+            quarantined: stats.quarantined,
+            reserved: stats.reserved,
+            limit: self.limit,
+            over_limit,
+            device_free: memory.map(|memory| memory.free),
+            device_total: memory.map(|memory| memory.total),
+            tried,
+        };
+        Error::out_of_memory(shortage, source)
+    }
+}

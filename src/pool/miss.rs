@@ -1,0 +1,318 @@
+//! A miss: the steps of an allocation that the stream's own list did not serve.
+
+use super::PoolCore;
+use super::ordering::capturing;
+use crate::backend::Backend;
+use crate::buffer::Buffer;
+use crate::config::Reuse;
+use crate::error::Error;
+use crate::heap::BlockId;
+use crate::heap::size_class::Rounded;
+use crate::order::{Closed, Epoch, FreePoint, Moment, TimelineId};
+use crate::pool_stream::core::StreamCore;
+use crate::pool_stream::record::{Home, Record};
+
+/// What is wanted, for whom, and what has been met on the way to it.
+pub(super) struct Miss<'a, B: Backend> {
+    pub(super) core: &'a StreamCore<B>,
+    pub(super) size: Rounded,
+    pub(super) align: u64,
+    /// The steps taken so far, for the error that may come.
+    pub(super) tried: Vec<&'static str>,
+    /// The limit, not the device, kept the pool from growing.
+    pub(super) over_limit: bool,
+    pub(super) asked: Asked,
+}
+
+/// What one call has asked of the driver, so that it does not ask twice.
+#[derive(Default)]
+pub(super) struct Asked {
+    /// Timelines whose events had not finished.
+    unfinished: Vec<TimelineId>,
+    /// The last driver error that was met on the way, and that another way may make up for.
+    pub(super) error: Option<Error>,
+}
+
+/// One way to serve a miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// From the heap, what needs no wait; the stream's own list is drained into it.
+    Covered,
+    /// Ask whether fitting blocks of other streams have become clean.
+    Ask,
+    /// Drain every list and ask for everything, so that neighbours join.
+    Gather,
+    /// Take another stream's block, waiting for an event of a moment that the program chose.
+    StealEarly,
+    /// The same, waiting for what the other stream has queued by now.
+    StealLate,
+    /// Take memory from the device up to a mark.
+    Grow(Mark),
+}
+
+/// How far a growth may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    Floor,
+    SoftTarget,
+    Limit,
+}
+
+impl Reuse {
+    pub(super) fn steps(self) -> &'static [Step] {
+        use Step::{Ask, Covered, Gather, Grow, StealEarly, StealLate};
+        match self {
+            Reuse::Balanced => &[
+                Covered,
+                Ask,
+                Grow(Mark::Floor),
+                Gather,
+                StealEarly,
+                Grow(Mark::SoftTarget),
+                StealLate,
+                Grow(Mark::Limit),
+            ],
+            Reuse::Memory => &[Covered, Ask, Gather, StealEarly, StealLate, Grow(Mark::Limit)],
+            Reuse::Speed => {
+                &[Covered, Ask, Grow(Mark::Floor), Gather, Grow(Mark::Limit), StealEarly, StealLate]
+            }
+        }
+    }
+}
+
+impl Step {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Step::Covered => "free blocks in order",
+            Step::Ask => "asking for finished blocks",
+            Step::Gather => "gathering every list",
+            Step::StealEarly => "waiting for a marked free",
+            Step::StealLate => "waiting for another stream",
+            Step::Grow(_) => "taking memory from the device",
+        }
+    }
+}
+
+impl<B: Backend> PoolCore<B> {
+    /// Serves an allocation that found nothing on its stream's list.
+    pub(crate) fn alloc_miss(
+        &self,
+        core: &StreamCore<B>,
+        size: Rounded,
+        align: u64,
+        len: u64,
+    ) -> Result<Buffer<B>, Error> {
+        self.begin_call()?;
+        if self.driver.is_capturing(core.stream()) {
+            return Err(capturing("the stream"));
+        }
+        let (tried, asked) = Default::default();
+        let mut miss = Miss { core, size, align, tried, over_limit: false, asked };
+        let found = match self.take_steps(&mut miss) {
+            Ok(Some(block)) => Ok(block),
+            Ok(None) => self.climb(&mut miss),
+            Err(error) => Err(error),
+        };
+        match found {
+            Ok(block) => Ok(self.hand_out(&miss, block, len)),
+            Err(error) => {
+                // A sticky error ends the hits too.
+                let _ = self.check_open();
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the steps of the policy, in order, until one gives a block in transit.
+    pub(super) fn take_steps(&self, miss: &mut Miss<'_, B>) -> Result<Option<BlockId>, Error> {
+        for step in self.config.reuse.steps() {
+            if *step == Step::StealLate && !self.config.late_waits {
+                continue;
+            }
+            let name = step.name();
+            if !miss.tried.contains(&name) {
+                miss.tried.push(name);
+            }
+            let block = match step {
+                Step::Covered => self.take_covered(miss),
+                Step::Ask => self.take_asked(miss),
+                Step::Gather => self.take_gathered(miss),
+                Step::StealEarly => self.steal(miss, Moment::Early),
+                Step::StealLate => self.steal(miss, Moment::Probe),
+                Step::Grow(mark) => self.grow(miss, *mark),
+            };
+            if let Some(block) = block {
+                self.steps.count(*step);
+                return Ok(Some(block));
+            }
+            if let Some(error) = self.driver.lost() {
+                return Err(error.clone());
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes the block in transit a buffer of the stream.
+    fn hand_out(&self, miss: &Miss<'_, B>, block: BlockId, len: u64) -> Buffer<B> {
+        let (address, spare) = {
+            let mut central = self.central.lock();
+            central.heap.hand_out(block);
+            (central.heap.extent(block).0, central.spare.pop())
+        };
+        let home = Home::new(miss.core);
+        let mut record = spare.unwrap_or_else(|| Record::new(home));
+        record.assign(home, block, miss.size, address, len);
+        let mut state = miss.core.state.lock();
+        state.live += 1;
+        state.counters.take(record.bytes);
+        drop(state);
+        Buffer::new(record)
+    }
+
+    /// A block that needs no wait. The stream's own list is drained when the heap has none: a larger
+    /// block there can be split, and neighbours there can join.
+    pub(super) fn take_covered(&self, miss: &Miss<'_, B>) -> Option<BlockId> {
+        let mut central = self.central.lock();
+        let central = &mut *central;
+        let (bytes, align) = (miss.size.bytes, miss.align);
+        central.settle();
+        let taker = miss.core.taker();
+        for drained in [false, true] {
+            if drained {
+                central.drain(miss.core, 0);
+            }
+            if let Some(id) = central.heap.find_covered(bytes, align, &taker, &central.timelines) {
+                return Some(central.heap.carve(id, bytes, align));
+            }
+        }
+        central.heap.take_union(bytes, align, &taker, &central.timelines)
+    }
+
+    /// Drains what fits from the other lists, and asks the streams that hold candidates.
+    fn take_asked(&self, miss: &mut Miss<'_, B>) -> Option<BlockId> {
+        let streams = self.streams();
+        let (bytes, align) = (miss.size.bytes, miss.align);
+        {
+            let mut central = self.central.lock();
+            for other in streams.iter() {
+                central.drain(other, bytes);
+            }
+        }
+        // Twice: a block with several free points waits for the first of them first.
+        for _ in 0..2 {
+            if let Some(block) = self.take_covered(miss) {
+                return Some(block);
+            }
+            let candidates = self.central.lock().heap.pending(bytes, align);
+            let mut news = false;
+            for (first, _) in candidates {
+                if self.ask_point(&mut miss.asked, first) {
+                    news = true;
+                    if let Some(block) = self.take_covered(miss) {
+                        return Some(block);
+                    }
+                }
+            }
+            if !news {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Drains every list and asks for all that is pending, if that could make up the request.
+    fn take_gathered(&self, miss: &mut Miss<'_, B>) -> Option<BlockId> {
+        let streams = self.streams();
+        {
+            let mut central = self.central.lock();
+            for other in streams.iter() {
+                central.drain(other, 0);
+            }
+            if central.heap.bytes().free() < miss.size.bytes {
+                return None;
+            }
+        }
+        self.ask_everything(&mut miss.asked);
+        self.take_covered(miss)
+    }
+
+    /// Asks for all that is pending.
+    pub(super) fn ask_everything(&self, asked: &mut Asked) {
+        for _ in 0..2 {
+            let pending = self.central.lock().heap.pending(0, 1);
+            let mut news = false;
+            for (first, last) in pending {
+                if self.ask_point(asked, first) {
+                    news = true;
+                    if last > first.epoch {
+                        self.ask_point(asked, FreePoint { epoch: last, ..first });
+                    }
+                }
+            }
+            self.central.lock().settle();
+            if !news {
+                break;
+            }
+        }
+    }
+
+    /// Asks whether a free point has completed, closing a probe on its stream if nothing published
+    /// covers it.
+    fn ask_point(&self, asked: &mut Asked, point: FreePoint) -> bool {
+        if asked.unfinished.contains(&point.timeline) {
+            return false;
+        }
+        let timeline = self.central.lock().timelines.get(point.timeline).cloned();
+        let Some(timeline) = timeline else { return true };
+        if timeline.completed() >= point.epoch {
+            return true;
+        }
+        let answer = match timeline.cover(point.epoch) {
+            Some(closed) => self.ask(&timeline, &closed),
+            None => match self.pin(point.timeline) {
+                Some(pin) => self
+                    .close_epoch(&pin.core, Moment::Probe)
+                    .and_then(|closed| self.ask(&timeline, &closed)),
+                None => Ok(false),
+            },
+        };
+        let finished = match answer {
+            Ok(finished) => finished,
+            Err(error) => {
+                asked.meet(error);
+                false
+            }
+        };
+        if !finished {
+            asked.unfinished.push(point.timeline);
+        }
+        finished
+    }
+}
+
+impl Asked {
+    /// Keeps a driver error for the out-of-memory error that may follow. A capture is no error: the
+    /// stream that captures is passed over.
+    pub(super) fn meet(&mut self, error: Error) {
+        if !error.is_capture() {
+            self.error = Some(error);
+        }
+    }
+
+    /// What was asked before may have finished by now: it may be asked again.
+    pub(super) fn ask_again(&mut self) {
+        self.unfinished.clear();
+    }
+}
+
+/// The closed epoch that a steal waits for, by the moment that is allowed.
+pub(super) fn cover<E>(
+    timeline: &crate::order::Timeline<E>,
+    epoch: Epoch,
+    moment: Moment,
+) -> Option<Closed<E>> {
+    match moment {
+        Moment::Early => timeline.cover_early(epoch),
+        Moment::Probe => timeline.cover(epoch),
+    }
+}

@@ -1,0 +1,332 @@
+//! Closing epochs, waiting, asking: every driver call that is about order.
+
+use super::{PoolCore, PooledEvent};
+use crate::backend::Backend;
+use crate::error::{Error, Reason};
+use crate::order::{Closed, Epoch, Moment, Timeline, TimelineId};
+use crate::pool_stream::core::StreamCore;
+use crate::pool_stream::record::{Home, Record};
+use crate::sync::Arc;
+
+/// From this many published events on, closing an epoch also asks the oldest ones, so that a stream
+/// whose epochs nobody asks for keeps no more of them than are under way.
+const BACKLOG: usize = 16;
+
+/// A driver call in flight on a stream, counted under its lock. It holds the core as well, so that the
+/// last unlock is safe.
+pub(super) struct Pin<B: Backend> {
+    pub(super) core: Arc<StreamCore<B>>,
+}
+
+impl<B: Backend> Drop for Pin<B> {
+    fn drop(&mut self) {
+        self.core.unpin();
+    }
+}
+
+impl<B: Backend> PoolCore<B> {
+    /// Closes a stream's open epoch and publishes its event. The stream is counted by the caller.
+    ///
+    /// The number is taken and the frontier copied before the record, so that the event covers the
+    /// epoch and what the copy says; both are published only after it.
+    pub(crate) fn close_epoch(
+        &self,
+        core: &StreamCore<B>,
+        moment: Moment,
+    ) -> Result<Closed<PooledEvent<B>>, Error> {
+        let driver = &core.pool.driver;
+        if driver.is_capturing(core.stream()) {
+            return Err(capturing("the stream"));
+        }
+        let event = driver.event()?;
+        let (epoch, frontier) = {
+            let mut state = core.state.lock();
+            (state.advance(), Arc::clone(&state.frontier))
+        };
+        if let Err(error) = driver.record(&event, core.stream()) {
+            event.discard();
+            return Err(error);
+        }
+        // Recorded into a capture that has just begun, the event stands for nothing.
+        if driver.is_capturing(core.stream()) {
+            event.discard();
+            return Err(capturing("the stream"));
+        }
+        let closed = Closed { epoch, event, frontier, moment };
+        core.timeline.publish(closed.clone());
+        self.poll_backlog(&core.timeline);
+        Ok(closed)
+    }
+
+    /// Closes the epoch of a free, on a stream that was registered for it.
+    pub(crate) fn close_epoch_of_free(&self, core: &StreamCore<B>) {
+        if self.driver.lost().is_none()
+            && let Err(error) = self.close_epoch(core, Moment::Early)
+        {
+            self.driver.keep_error(error);
+        }
+    }
+
+    /// Makes `taker` wait for a closed epoch of another timeline, and then knows that it does.
+    pub(super) fn wait(
+        &self,
+        taker: &StreamCore<B>,
+        timeline: &Timeline<PooledEvent<B>>,
+        closed: &Closed<PooledEvent<B>>,
+    ) -> Result<(), Error> {
+        if let Err(error) = closed.event.driver().wait(taker.stream(), &closed.event) {
+            self.reject(timeline, closed);
+            return Err(error);
+        }
+        taker.ordered_after(timeline.id(), closed);
+        Ok(())
+    }
+
+    /// Makes `taker` wait for all that is queued on `source` by now.
+    pub(crate) fn order_after_now(
+        &self,
+        source: &StreamCore<B>,
+        taker: &StreamCore<B>,
+    ) -> Result<(), Error> {
+        if taker.pool.driver.is_capturing(taker.stream()) {
+            return Err(capturing("the stream that is to wait"));
+        }
+        let closed = self.close_epoch(source, Moment::Early)?;
+        self.wait(taker, &source.timeline, &closed)
+    }
+
+    /// Asks whether a closed epoch has finished, and if so marks it completed.
+    pub(super) fn ask(
+        &self,
+        timeline: &Timeline<PooledEvent<B>>,
+        closed: &Closed<PooledEvent<B>>,
+    ) -> Result<bool, Error> {
+        match closed.event.driver().query(&closed.event) {
+            Ok(finished) => {
+                if finished {
+                    timeline.complete(closed.epoch);
+                }
+                Ok(finished)
+            }
+            Err(error) => {
+                self.reject(timeline, closed);
+                Err(error)
+            }
+        }
+    }
+
+    /// Blocks until a closed epoch has finished, and marks it completed.
+    pub(super) fn synchronize(
+        &self,
+        timeline: &Timeline<PooledEvent<B>>,
+        closed: &Closed<PooledEvent<B>>,
+    ) -> Result<(), Error> {
+        if let Err(error) = closed.event.driver().synchronize_event(&closed.event) {
+            self.reject(timeline, closed);
+            return Err(error);
+        }
+        timeline.complete(closed.epoch);
+        Ok(())
+    }
+
+    /// An event that the driver refused is thrown away: its epoch counts as not closed. If nothing can
+    /// close it any more, because the stream has left, the blocks that wait for it are set aside until
+    /// a synchronize succeeds.
+    fn reject(&self, timeline: &Timeline<PooledEvent<B>>, closed: &Closed<PooledEvent<B>>) {
+        closed.event.discard();
+        timeline.unpublish(&closed.event);
+        if timeline.last().is_some() {
+            self.central.lock().heap.quarantine_timeline(timeline.id());
+        }
+    }
+
+    pub(crate) fn synchronize_stream(&self, core: &StreamCore<B>) -> Result<(), Error> {
+        let closed = self.close_epoch(core, Moment::Early)?;
+        self.synchronize(&core.timeline, &closed)
+    }
+
+    /// Counts a driver call on the stream of a timeline, unless it has left its pool.
+    pub(super) fn pin(&self, id: TimelineId) -> Option<Pin<B>> {
+        let core = self.stream_of(id)?;
+        core.pin().then(|| Pin { core })
+    }
+
+    /// Everything that is queued on the pool's streams has finished when this returns `Ok`: their epochs
+    /// up to now have completed. Streams that capture are left out.
+    pub(crate) fn quiesce_streams(&self) -> Result<(), Error> {
+        let streams = self.streams();
+        let retired = self.central.lock().retired.clone();
+        let captures = self.config.foreign_captures
+            || streams.iter().any(|core| self.driver.is_capturing(core.stream()));
+        if captures {
+            return self.quiesce_one_by_one(&streams, &retired);
+        }
+        let mut noted: Vec<(&Timeline<PooledEvent<B>>, Epoch)> = Vec::with_capacity(streams.len());
+        for core in streams.iter() {
+            noted.push((&core.timeline, core.state.lock().advance()));
+        }
+        noted.extend(retired.iter().filter_map(|own| Some((&**own, own.last()?))));
+        self.driver.synchronize_context()?;
+        for (timeline, epoch) in noted {
+            timeline.complete(epoch);
+        }
+        Ok(())
+    }
+
+    fn quiesce_one_by_one(
+        &self,
+        streams: &[Arc<StreamCore<B>>],
+        retired: &[Arc<Timeline<PooledEvent<B>>>],
+    ) -> Result<(), Error> {
+        let mut closed = Vec::with_capacity(streams.len());
+        for core in streams {
+            if !core.pin() {
+                continue;
+            }
+            let pin = Pin { core: Arc::clone(core) };
+            match self.close_epoch(core, Moment::Early) {
+                Ok(own) => closed.push((pin, own)),
+                // It is left out: that it captures is why we are here.
+                Err(error) if error.is_capture() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        for (pin, own) in &closed {
+            self.synchronize(&pin.core.timeline, own)?;
+        }
+        for timeline in retired {
+            if let Some(own) = timeline.latest() {
+                self.synchronize(timeline, &own)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// At the end of a scope: closes a noted stream's epoch, asks its event once, and says whether it
+    /// has finished.
+    pub(crate) fn settle_noted(&self, id: TimelineId) -> bool {
+        if self.driver.lost().is_some() {
+            return false;
+        }
+        let result = match self.pin(id) {
+            Some(pin) => self
+                .close_epoch(&pin.core, Moment::Early)
+                .and_then(|closed| self.ask(&pin.core.timeline, &closed)),
+            None => self.ask_retired(id),
+        };
+        result.unwrap_or_else(|error| {
+            if !error.is_capture() {
+                self.driver.keep_error(error);
+            }
+            false
+        })
+    }
+
+    /// Whether all of a timeline has finished whose stream has left: its last epoch is closed.
+    fn ask_retired(&self, id: TimelineId) -> Result<bool, Error> {
+        let timeline = self.central.lock().timelines.get(id).cloned();
+        let Some(timeline) = timeline else { return Ok(true) };
+        match timeline.latest() {
+            Some(closed) => Ok(self.ask(&timeline, &closed)? && timeline.is_over()),
+            None => Ok(timeline.is_over()),
+        }
+    }
+
+    /// Asks the oldest events of a timeline that has many.
+    fn poll_backlog(&self, timeline: &Timeline<PooledEvent<B>>) {
+        for _ in 0..2 {
+            match timeline.oldest() {
+                Some((closed, count)) if count > BACKLOG => match self.ask(timeline, &closed) {
+                    Ok(true) => {}
+                    Ok(false) => return,
+                    Err(error) => return self.driver.keep_error(error),
+                },
+                _ => return,
+            }
+        }
+    }
+
+    /// Lets a stream use a buffer from now on.
+    pub(crate) fn use_on(&self, record: &Record<B>, other: &StreamCore<B>) -> Result<(), Error> {
+        if record.home.is(other) || record.block.is_none() {
+            return Ok(());
+        }
+        self.check_access(other)?;
+        if !std::ptr::eq(self, &*other.pool) {
+            self.know_foreign(other);
+        }
+        self.order_after_now(&record.home, other)?;
+        // Counted before it is named, so that a name is always counted.
+        other.state.lock().live += 1;
+        let named = {
+            let mut home = record.home.state.lock();
+            let set = home.sets.entry(record.address).or_default();
+            let fresh = !set.iter().any(|own| own.is(other));
+            if fresh {
+                set.push(Home::new(other));
+                record.share();
+            }
+            fresh
+        };
+        if !named {
+            // The handle that names `other` keeps it registered.
+            other.state.lock().live -= 1;
+        }
+        Ok(())
+    }
+
+    /// Makes another stream of this pool a buffer's home.
+    pub(crate) fn move_to(&self, record: &mut Record<B>, other: &StreamCore<B>) -> Result<(), Error> {
+        if record.home.is(other) {
+            return Ok(());
+        }
+        if !std::ptr::eq(self, &*other.pool) {
+            return Err(Error::new(Reason::ForeignPool));
+        }
+        if !record.block.is_none() {
+            self.order_after_now(&record.home, other)?;
+        }
+        {
+            let mut state = other.state.lock();
+            state.live += 1;
+            state.counters.take(record.bytes);
+        }
+        // SAFETY: the buffer is counted in home's `live` until the section below.
+        let home = unsafe { record.home.counted() };
+        let set = {
+            let mut state = home.state.lock();
+            let set = state.sets.remove(&record.address);
+            state.live -= 1;
+            state.counters.in_use -= record.bytes;
+            home.note_if_unused(&state);
+            set
+        };
+        if let Some(set) = set {
+            other.state.lock().sets.insert(record.address, set);
+        }
+        record.home = Home::new(other);
+        Ok(())
+    }
+
+    /// Whether a stream's device has access to this pool's memory.
+    fn check_access(&self, other: &StreamCore<B>) -> Result<(), Error> {
+        let context = self.driver.backend().context_id();
+        let same = other.identity.context == context;
+        let peer = || self.peers.iter().any(|own| own.backend().context_id() == other.identity.context);
+        if same || peer() { Ok(()) } else { Err(Error::new(Reason::NoPeerAccess)) }
+    }
+
+    /// Stamps of this pool's blocks may name a stream of another pool from now on.
+    fn know_foreign(&self, other: &StreamCore<B>) {
+        let core = other.pool.registry.lock().get(other.id()).map(Arc::downgrade);
+        let mut central = self.central.lock();
+        central.timelines.insert(Arc::clone(&other.timeline));
+        if let Some(core) = core {
+            central.foreign.insert(other.id(), core);
+        }
+    }
+}
+
+pub(super) fn capturing(what: &'static str) -> Error {
+    Error::new(Reason::Capturing { what })
+}

@@ -1,0 +1,148 @@
+//! How a stream leaves its pool.
+
+use super::ordering::Pin;
+use super::{PoolCore, PooledEvent};
+use crate::backend::Backend;
+use crate::error::{Error, Reason};
+use crate::order::{Moment, Timeline, TimelineId};
+use crate::pool_stream::PoolStream;
+use crate::pool_stream::core::{Detours, StreamCore};
+use crate::sync::{Arc, Ordering};
+
+/// How many streams one call retires at most, and how many old timelines it asks.
+const RETIRE_AT_ONCE: usize = 64;
+const ASK_AT_ONCE: usize = 4;
+
+impl<B: Backend> PoolCore<B> {
+    /// Takes a stream out of the pool through its only handle, or gives the handle back.
+    pub(crate) fn retire_by_hand(
+        &self,
+        stream: PoolStream<B>,
+    ) -> Result<(), (PoolStream<B>, Error)> {
+        let core = Arc::clone(&stream.core);
+        {
+            let mut registry = self.registry.lock();
+            // Under the registry's lock nobody makes another clone from the registered handle.
+            let handles = Arc::strong_count(stream.handle()) as u64 - 1;
+            let mut state = core.state.lock();
+            let (buffers, others) = (state.live + state.pins, handles + state.handles - 1);
+            if buffers > 0 || others > 0 {
+                drop(state);
+                drop(registry);
+                let handles = others;
+                return Err((stream, Error::new(Reason::StreamInUse { buffers, handles })));
+            }
+            state.detours.set(Detours::RETIRED, true);
+            registry.unname(&core);
+        }
+        match self.leave(&core) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let mut registry = self.registry.lock();
+                core.state.lock().detours.set(Detours::RETIRED, false);
+                registry.rename(&core);
+                drop(registry);
+                Err((stream, error))
+            }
+        }
+    }
+
+    /// Retires the streams that drops have left a note of.
+    pub(super) fn retire_unused(&self) {
+        for _ in 0..RETIRE_AT_ONCE {
+            let noted = self.unused.lock().pop();
+            let Some(id) = noted else { return };
+            self.unused_count.fetch_sub(1, Ordering::Relaxed);
+            if let Err(error) = self.retire_if_unused(id) {
+                // Another call may succeed: the note goes back, for which the stream is still marked.
+                self.note_unused(id);
+                if !error.is_capture() {
+                    self.driver.keep_error(error);
+                }
+                return;
+            }
+        }
+    }
+
+    fn retire_if_unused(&self, id: TimelineId) -> Result<(), Error> {
+        let core = {
+            let mut registry = self.registry.lock();
+            let Some(core) = registry.get(id).cloned() else { return Ok(()) };
+            let unused = {
+                let mut state = core.state.lock();
+                let unused = state.is_unused();
+                if unused {
+                    state.detours.set(Detours::RETIRED, true);
+                }
+                unused
+            };
+            if !unused {
+                // It is in use again, and its last count will leave another note.
+                drop(registry);
+                return Ok(());
+            }
+            registry.unname(&core);
+            core
+        };
+        self.leave(&core)
+    }
+
+    /// A marked stream leaves: its last epoch is closed, its blocks move to the heap, and the backend's
+    /// stream goes with the core.
+    fn leave(&self, core: &Arc<StreamCore<B>>) -> Result<(), Error> {
+        let closed = self.close_epoch(core, Moment::Early)?;
+        let counters = {
+            let mut central = self.central.lock();
+            central.drain(core, 0);
+            core.timeline.retire(closed.epoch);
+            central.retired.push(Arc::clone(&core.timeline));
+            let counters = core.state.lock().counters;
+            central.past.hits += counters.hits;
+            central.past.frees += counters.frees;
+            central.past.peak_in_use = central.past.peak_in_use.max(counters.peak_in_use);
+            drop(central);
+            let mut registry = self.registry.lock();
+            let gone = registry.remove(core.id());
+            drop(registry);
+            drop(gone);
+            counters
+        };
+        debug_assert_eq!(counters.in_use, 0, "a stream with buffers has left");
+        Ok(())
+    }
+
+    /// Asks a few timelines whose streams have left, and forgets those that are over.
+    pub(super) fn poll_retired(&self) {
+        let asked: Vec<Arc<Timeline<PooledEvent<B>>>> = {
+            let central = self.central.lock();
+            if central.retired.is_empty() {
+                return;
+            }
+            central.retired.iter().take(ASK_AT_ONCE).cloned().collect()
+        };
+        for timeline in &asked {
+            if let Some(closed) = timeline.latest()
+                && let Err(error) = self.ask(timeline, &closed)
+            {
+                self.driver.keep_error(error);
+            }
+        }
+        let mut central = self.central.lock();
+        if asked.iter().any(|timeline| timeline.is_over()) {
+            central.settle();
+            central.retired.retain(|timeline| !timeline.is_over());
+            central.forget_finished();
+        } else {
+            // The next call asks others first.
+            let count = asked.len().min(central.retired.len());
+            central.retired.rotate_left(count);
+        }
+    }
+
+    /// Pins every stream that can be: for walks that make driver calls on each.
+    pub(super) fn pin_all(&self) -> Vec<Pin<B>> {
+        let streams = self.streams();
+        let pins = streams.iter().filter(|core| core.pin());
+        pins.map(|core| Pin { core: Arc::clone(core) }).collect()
+    }
+}

@@ -1,0 +1,113 @@
+//! Taking a free block that another stream freed, with a wait.
+
+use super::miss::{Miss, cover};
+use super::PoolCore;
+use crate::backend::Backend;
+use crate::error::Error;
+use crate::heap::BlockId;
+use crate::order::{Evidence, FreePoint, Moment, Stamps, Taker, TimelineId, Timelines};
+
+/// Whether a stream that is ordered as `taker` must wait for a free point.
+fn needs_wait<E>(point: FreePoint, taker: &Taker, timelines: &Timelines<E>) -> bool {
+    taker.ordered_after(point.timeline) < point.epoch
+        && timelines.completed(point.timeline) < point.epoch
+}
+
+impl<B: Backend> PoolCore<B> {
+    /// Steals one block: takes it into transit, makes the stream wait for each free point that is not
+    /// covered, and gives the block back if a wait fails. With [`Moment::Early`] only events of moments
+    /// that the program chose are waited for; with [`Moment::Probe`] any, and an epoch is closed where
+    /// none is.
+    pub(super) fn steal(&self, miss: &mut Miss<'_, B>, moment: Moment) -> Option<BlockId> {
+        self.steal_by(miss, moment, false)
+    }
+
+    fn steal_by(&self, miss: &mut Miss<'_, B>, moment: Moment, union: bool) -> Option<BlockId> {
+        let mut avoid: Vec<TimelineId> = Vec::new();
+        loop {
+            let (block, stamps) = self.take_victim(miss, moment, &avoid, union)?;
+            match self.wait_for_stamps(miss, &stamps, moment) {
+                Ok(()) => return Some(block),
+                Err((timeline, error)) => {
+                    self.free_to_heap(block, stamps, None);
+                    error.into_iter().for_each(|error| miss.asked.meet(error));
+                    if self.driver.lost().is_some() {
+                        return None;
+                    }
+                    avoid.push(timeline);
+                }
+            }
+        }
+    }
+
+    /// As [`steal`](Self::steal), for a union of neighbours.
+    pub(super) fn steal_union(&self, miss: &mut Miss<'_, B>, moment: Moment) -> Option<BlockId> {
+        self.steal_by(miss, moment, true)
+    }
+
+    fn take_victim(
+        &self,
+        miss: &Miss<'_, B>,
+        moment: Moment,
+        avoid: &[TimelineId],
+        union: bool,
+    ) -> Option<(BlockId, Stamps)> {
+        let mut central = self.central.lock();
+        let central = &mut *central;
+        central.settle();
+        let taker = miss.core.taker();
+        let (bytes, align) = (miss.size.bytes, miss.align);
+        let timelines = &central.timelines;
+        let can_wait = |point: &FreePoint| {
+            !needs_wait(*point, &taker, timelines)
+                || !avoid.contains(&point.timeline)
+                    && timelines.get(point.timeline).is_some_and(|timeline| {
+                        cover(timeline, point.epoch, moment).is_some()
+                            || moment == Moment::Probe && timeline.last().is_none()
+                    })
+        };
+        let can_have = |stamps: &Stamps| stamps.points().iter().all(can_wait);
+        let block = if union {
+            central.heap.take_run(bytes, align, &can_have)?
+        } else {
+            let victim = central.heap.find_steal(bytes, align, can_have)?;
+            central.heap.carve(victim, bytes, align)
+        };
+        Some((block, central.heap.stamps(block).clone()))
+    }
+
+    /// Makes the stream wait for every free point that it must. Otherwise says for whose it could not,
+    /// with the driver's error if there was one.
+    pub(super) fn wait_for_stamps(
+        &self,
+        miss: &Miss<'_, B>,
+        stamps: &Stamps,
+        moment: Moment,
+    ) -> Result<(), (TimelineId, Option<Error>)> {
+        for point in stamps.points() {
+            // Asked anew for each: a wait covers by transitivity what the other stream had waited for.
+            let timeline = {
+                let central = self.central.lock();
+                if !needs_wait(*point, &miss.core.taker(), &central.timelines) {
+                    continue;
+                }
+                central.timelines.get(point.timeline).cloned()
+            };
+            let Some(timeline) = timeline else { continue };
+            let failed = |error| (point.timeline, Some(error));
+            let closed = match cover(&timeline, point.epoch, moment) {
+                Some(closed) => closed,
+                // Completed between the two looks.
+                None if timeline.completed() >= point.epoch => continue,
+                // The event that was there has been refused by the driver since.
+                None if moment == Moment::Early => return Err((point.timeline, None)),
+                None => match self.pin(point.timeline) {
+                    Some(pin) => self.close_epoch(&pin.core, moment).map_err(failed)?,
+                    None => return Err((point.timeline, None)),
+                },
+            };
+            self.wait(miss.core, &timeline, &closed).map_err(failed)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,303 @@
+//! The quiescent scope, and the thread-local flag behind it.
+//!
+//! Semantics, which the functions below keep:
+//!
+//! - Entering synchronizes the device; every block that was freed before is clean then.
+//! - While a scope of a pool is open on a thread, frees of that thread into that pool close no epoch,
+//!   and the streams that they touch are noted by timeline number. The blocks go where they always go,
+//!   with their ordinary stamps.
+//! - At its end each noted stream's epoch is closed and its event asked, once. If it has finished, the
+//!   blocks are clean; if not, they keep their stamps.
+//!
+//! So the flag decides what is *recorded*, never what is *safe*: a scope that is leaked, or ends on
+//! another order, or holds a launch, costs precision and nothing else.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::backend::Backend;
+use crate::error::Error;
+use crate::order::TimelineId;
+use crate::pool::{PoolCore, PoolId, StreamPool};
+use crate::sync::{Arc, host, pool_thread_local};
+
+pool_thread_local! {
+    /// How many scopes are open on this thread. It needs no destructor, so that a free in a
+    /// thread-local destructor can always ask it.
+    static OPEN: Cell<usize> = Cell::new(0);
+    /// The scopes that are open on this thread, the innermost last.
+    static SCOPES: RefCell<Vec<Notes>> = RefCell::new(Vec::new());
+}
+
+/// What happened in a scope.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[must_use = "it says whether the scope did what it is for"]
+pub struct QuiescentReport {
+    /// Buffers that were freed in the scope, by its thread, into its pool.
+    pub freed: u64,
+    /// The bytes of their blocks.
+    pub bytes: u64,
+    /// Those of them that any stream may take with no wait now.
+    pub clean: u64,
+    /// Those that keep their ordinary dependencies, because work on their streams was still under way
+    /// when the scope ended.
+    pub deferred: u64,
+}
+
+/// What one open scope has noted.
+struct Notes {
+    scope: u64,
+    pool: PoolId,
+    freed: u64,
+    bytes: u64,
+    streams: StreamNotes,
+    /// The streams of each buffer that had more than one.
+    shared: Vec<Box<[TimelineId]>>,
+}
+
+/// How many buffers of one stream only were freed, by timeline: a small open-addressed table, because
+/// this is asked at every free in a scope. Timeline numbers follow each other, so that their low bits
+/// spread them.
+#[derive(Default)]
+struct StreamNotes {
+    /// A power of two of slots, at most half of them filled.
+    slots: Vec<Option<(TimelineId, u64)>>,
+    filled: usize,
+}
+
+impl StreamNotes {
+    fn add(&mut self, timeline: TimelineId, count: u64) {
+        if self.slots.len() < 2 * (self.filled + 1) {
+            let size = (2 * self.slots.len()).max(64);
+            for (timeline, count) in std::mem::replace(&mut self.slots, vec![None; size]).into_iter().flatten() {
+                self.slot(timeline).1 += count;
+            }
+        }
+        self.slot(timeline).1 += count;
+    }
+
+    fn slot(&mut self, timeline: TimelineId) -> &mut (TimelineId, u64) {
+        let mask = self.slots.len() - 1;
+        let mut at = timeline.get() as usize & mask;
+        while self.slots[at].is_some_and(|(own, _)| own != timeline) {
+            at = (at + 1) & mask;
+        }
+        let slot = &mut self.slots[at];
+        if slot.is_none() {
+            self.filled += 1;
+        }
+        slot.get_or_insert((timeline, 0))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (TimelineId, u64)> + '_ {
+        self.slots.iter().copied().flatten()
+    }
+}
+
+/// Whether a scope of any pool is open on this thread.
+#[inline]
+pub(crate) fn any_open() -> bool {
+    OPEN.with(Cell::get) != 0
+}
+
+/// Whether a scope of this pool is open on this thread.
+pub(crate) fn is_open(pool: PoolId) -> bool {
+    any_open()
+        && SCOPES
+            .try_with(|scopes| scopes.borrow().iter().any(|notes| notes.pool == pool))
+            .unwrap_or(false)
+}
+
+/// Notes a free into `pool` of a block that was used on these streams, in the innermost scope of the
+/// pool that is open on this thread.
+pub(crate) fn note(pool: PoolId, bytes: u64, home: TimelineId, others: &[TimelineId]) {
+    // Once the thread's scopes are gone, at its end, there is nothing to note it in.
+    let _ = SCOPES.try_with(|scopes| {
+        let mut scopes = scopes.borrow_mut();
+        let Some(notes) = scopes.iter_mut().rev().find(|notes| notes.pool == pool) else { return };
+        notes.freed += 1;
+        notes.bytes += bytes;
+        notes.streams.add(home, u64::from(others.is_empty()));
+        if !others.is_empty() {
+            for other in others {
+                notes.streams.add(*other, 0);
+            }
+            notes.shared.push(others.iter().copied().chain([home]).collect());
+        }
+    });
+}
+
+/// While it lives, frees of this thread into its pool close no epoch.
+///
+/// Made by [`StreamPool::quiesce`], after one synchronize of the device. Whatever the program does
+/// inside — launches, frees of new buffers, a leak of the scope, a panic — stays right: at its end each
+/// stream that was touched is asked once, and only what has finished counts as clean.
+///
+/// It belongs to its thread:
+///
+/// ```compile_fail,E0277
+/// # use streampool::{StreamPool, sim::SimDevice};
+/// let pool = StreamPool::new(SimDevice::new(1));
+/// let scope = pool.quiesce().unwrap();
+/// std::thread::spawn(move || drop(scope)); // `QuiescentScope` cannot be sent between threads
+/// ```
+///
+/// while the pool itself can be sent:
+///
+/// ```
+/// # use streampool::{StreamPool, sim::SimDevice};
+/// let pool = StreamPool::new(SimDevice::new(1));
+/// std::thread::spawn(move || drop(pool.quiesce().unwrap())).join().unwrap();
+/// ```
+///
+/// A future that holds it across an await is not `Send`:
+///
+/// ```compile_fail
+/// # use streampool::{StreamPool, sim::SimDevice};
+/// fn spawn(_: impl Future<Output = ()> + Send) {}
+/// let pool = StreamPool::new(SimDevice::new(1));
+/// spawn(async move {
+///     let scope = pool.quiesce().unwrap();
+///     std::future::ready(()).await;
+///     drop(scope);
+/// });
+/// ```
+///
+/// one that ends it before is:
+///
+/// ```
+/// # use streampool::{StreamPool, sim::SimDevice};
+/// fn spawn(_: impl Future<Output = ()> + Send) {}
+/// let pool = StreamPool::new(SimDevice::new(1));
+/// spawn(async move {
+///     drop(pool.quiesce().unwrap());
+///     std::future::ready(()).await;
+/// });
+/// ```
+#[must_use = "the scope ends when it is dropped"]
+pub struct QuiescentScope<B: Backend> {
+    pool: Arc<PoolCore<B>>,
+    id: u64,
+    ended: bool,
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl<B: Backend> StreamPool<B> {
+    /// Waits once for everything that was submitted to the device, and opens a scope on this thread:
+    /// everything that was freed before is clean, and what this thread frees while the scope lives is
+    /// settled at its end by one event for each *stream*, not one for each buffer.
+    ///
+    /// While a registered stream captures into a graph, or with
+    /// [`foreign_captures`](crate::PoolBuilder::foreign_captures), the streams are waited for one by
+    /// one instead, the capturing ones left out, because a synchronize of the context would break the
+    /// capture.
+    ///
+    /// Blocks the calling thread. Scopes nest, and several pools' scopes can be open on one thread.
+    ///
+    /// # Errors
+    ///
+    /// The synchronize's error. There is no scope then, and nothing counts as finished that was not
+    /// seen to finish.
+    ///
+    /// ```
+    /// # use streampool::{StreamPool, sim::SimDevice};
+    /// let device = SimDevice::new(1);
+    /// let pool = StreamPool::new(device.clone());
+    /// let stream = pool.stream(device.create_stream())?;
+    /// let buffers: Vec<_> = (0..100).map(|_| stream.alloc(1 << 20)).collect::<Result<_, _>>()?;
+    /// let scope = pool.quiesce()?;
+    /// drop(buffers);
+    /// let report = scope.finish();
+    /// assert_eq!((report.freed, report.clean, report.deferred), (100, 100, 0));
+    /// # Ok::<(), streampool::Error>(())
+    /// ```
+    pub fn quiesce(&self) -> Result<QuiescentScope<B>, Error> {
+        self.core().begin_call()?;
+        self.core().quiesce_streams()?;
+        Ok(QuiescentScope::open(Arc::clone(self.core())))
+    }
+
+    /// Frees everything that `value` owns in a scope of its own: waits for the device once, drops the
+    /// value, ends the scope.
+    ///
+    /// # Errors
+    ///
+    /// As for [`quiesce`](Self::quiesce); the value is then dropped in the ordinary way.
+    pub fn release<T>(&self, value: T) -> Result<QuiescentReport, Error> {
+        let scope = self.quiesce()?;
+        drop(value);
+        Ok(scope.finish())
+    }
+}
+
+impl<B: Backend> QuiescentScope<B> {
+    fn open(pool: Arc<PoolCore<B>>) -> QuiescentScope<B> {
+        static NEXT: host::AtomicU64 = host::AtomicU64::new(1);
+        // Relaxed: only that no two scopes get the same number matters.
+        let id = NEXT.fetch_add(1, host::Ordering::Relaxed);
+        let notes = Notes {
+            scope: id,
+            pool: pool.id,
+            freed: 0,
+            bytes: 0,
+            streams: StreamNotes::default(),
+            shared: Vec::new(),
+        };
+        if SCOPES.try_with(|scopes| scopes.borrow_mut().push(notes)).is_ok() {
+            OPEN.with(|open| open.set(open.get() + 1));
+        }
+        QuiescentScope { pool, id, ended: false, _of_this_thread: PhantomData }
+    }
+
+    /// Ends the scope and says what became of the buffers freed in it. Errors of the driver at the end
+    /// defer the buffers concerned, and are kept for [`StreamPool::take_error`].
+    pub fn finish(mut self) -> QuiescentReport {
+        self.end()
+    }
+
+    fn end(&mut self) -> QuiescentReport {
+        if std::mem::replace(&mut self.ended, true) {
+            return QuiescentReport::default();
+        }
+        // The thread's flag first: whatever follows may meet a panic or a slow driver.
+        let notes = SCOPES.try_with(|scopes| {
+            let mut scopes = scopes.borrow_mut();
+            let at = scopes.iter().position(|notes| notes.scope == self.id)?;
+            Some(scopes.remove(at))
+        });
+        let Ok(Some(notes)) = notes else { return QuiescentReport::default() };
+        OPEN.with(|open| open.set(open.get() - 1));
+
+        let mut unfinished: Vec<TimelineId> = (notes.streams.iter())
+            .map(|(timeline, _)| timeline)
+            .filter(|timeline| !self.pool.settle_noted(*timeline))
+            .collect();
+        unfinished.sort_unstable();
+        let is_unfinished = |timeline: &TimelineId| unfinished.binary_search(timeline).is_ok();
+        let single: u64 = (notes.streams.iter())
+            .filter(|(timeline, _)| is_unfinished(timeline))
+            .map(|(_, freed)| freed)
+            .sum();
+        let shared = notes.shared.iter().filter(|streams| streams.iter().any(is_unfinished)).count();
+        let deferred = single + shared as u64;
+        QuiescentReport {
+            freed: notes.freed,
+            bytes: notes.bytes,
+            clean: notes.freed - deferred,
+            deferred,
+        }
+    }
+}
+
+impl<B: Backend> fmt::Debug for QuiescentScope<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuiescentScope").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend> Drop for QuiescentScope<B> {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}

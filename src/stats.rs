@@ -1,0 +1,150 @@
+//! What a pool holds and has done.
+
+use crate::heap::Bytes;
+use crate::pool::DriverCalls;
+use crate::pool::Step;
+use crate::pool_stream::core::StreamCounters;
+use crate::sync::host::{AtomicU64, Ordering};
+
+/// A pool's account at one moment. All sizes are in bytes.
+///
+/// At rest, `reserved` = `in_use` + `free_clean` + `free_pending` + `quarantined`; while other threads
+/// are in calls also + `in_transit`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Stats {
+    /// Taken from the device and not given back.
+    pub reserved: u64,
+    /// The most that `reserved` has been since the start or the last reset. Exact.
+    pub peak_reserved: u64,
+    /// In buffers, as the pool rounds them.
+    pub in_use: u64,
+    /// The most that `in_use` has been, as seen at the pool's slower calls: a hit shares no counter
+    /// between streams.
+    pub peak_in_use: u64,
+    /// Free, and waiting for nothing: any stream may take it.
+    pub free_clean: u64,
+    /// Free, and waiting for work on some stream; on stream lists, for their own stream.
+    pub free_pending: u64,
+    /// The part of `free_pending` that is on stream lists.
+    pub on_lists: u64,
+    /// The largest free block that is not on a stream list.
+    pub largest_free: u64,
+    /// On the way between the pool and the device, or between two streams.
+    pub in_transit: u64,
+    /// Out of reach until a synchronize succeeds, or until the driver takes it back.
+    pub quarantined: u64,
+    /// Live buffers, and streams that they are named on.
+    pub live: u64,
+    /// Registered streams.
+    pub streams: u64,
+    /// Granules that are mapped.
+    pub granules: u64,
+    /// Allocations that the stream's own list served.
+    pub hits: u64,
+    /// Buffers freed.
+    pub frees: u64,
+    /// Misses served by a free block that needed no wait.
+    pub covered: u64,
+    /// Misses served after asking whether work had finished.
+    pub asked: u64,
+    /// Misses served after gathering every list.
+    pub gathered: u64,
+    /// Misses served by a wait on an event of a moment that the program chose.
+    pub early_steals: u64,
+    /// Misses served by a wait on what another stream had queued.
+    pub late_steals: u64,
+    /// Misses served by taking memory from the device.
+    pub growths: u64,
+    /// Misses that had to climb the out-of-memory ladder.
+    pub ladders: u64,
+    /// Errors that no `Result` could tell.
+    pub stray_errors: u64,
+    /// Driver calls made.
+    pub calls: DriverCalls,
+}
+
+/// How misses were served.
+#[derive(Debug, Default)]
+pub(crate) struct Steps {
+    covered: AtomicU64,
+    asked: AtomicU64,
+    gathered: AtomicU64,
+    early_steals: AtomicU64,
+    late_steals: AtomicU64,
+    growths: AtomicU64,
+    ladders: AtomicU64,
+}
+
+impl Steps {
+    pub(crate) fn count(&self, step: Step) {
+        let counter = match step {
+            Step::Covered => &self.covered,
+            Step::Ask => &self.asked,
+            Step::Gather => &self.gathered,
+            Step::StealEarly => &self.early_steals,
+            Step::StealLate => &self.late_steals,
+            Step::Grow(_) => &self.growths,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_ladder(&self) {
+        self.ladders.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Stats {
+    pub(crate) fn of_heap(
+        bytes: Bytes,
+        taking: u64,
+        stuck: u64,
+        largest_free: u64,
+        granules: u64,
+        peak_in_use: u64,
+        past: &StreamCounters,
+    ) -> Stats {
+        let reserved = bytes.reserved() + taking + stuck;
+        Stats {
+            reserved,
+            peak_reserved: bytes.peak_reserved.max(reserved),
+            // Out of the heap: in buffers or on lists, which `add_stream` tells apart.
+            in_use: bytes.out,
+            peak_in_use,
+            free_clean: bytes.clean,
+            free_pending: bytes.pending,
+            largest_free,
+            in_transit: bytes.transit + taking,
+            quarantined: bytes.quarantined + stuck,
+            granules,
+            hits: past.hits,
+            frees: past.frees,
+            ..Stats::default()
+        }
+    }
+
+    pub(crate) fn add_stream(&mut self, counters: &StreamCounters, on_list: u64, live: u64) {
+        self.in_use = self.in_use.saturating_sub(on_list);
+        self.free_pending += on_list;
+        self.on_lists += on_list;
+        self.live += live;
+        self.hits += counters.hits;
+        self.frees += counters.frees;
+    }
+
+    pub(crate) fn finish(&mut self, streams: u64, calls: DriverCalls, steps: &Steps, stray: u64) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        self.peak_in_use = self.peak_in_use.max(self.in_use);
+        self.streams = streams;
+        self.covered = read(&steps.covered);
+        self.asked = read(&steps.asked);
+        self.gathered = read(&steps.gathered);
+        self.early_steals = read(&steps.early_steals);
+        self.late_steals = read(&steps.late_steals);
+        self.growths = read(&steps.growths);
+        self.ladders = read(&steps.ladders);
+        self.stray_errors = stray;
+        self.calls = calls;
+    }
+}

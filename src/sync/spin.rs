@@ -1,0 +1,176 @@
+//! The stream list's small lock: one byte, and an unlock that is one store.
+//!
+//! It guards sections of a few dozen instructions that call nothing. Its point, besides speed, is what
+//! its unlock does *not* do: after the store that unlocks, nothing of the lock is touched any more. A
+//! buffer's drop may therefore end with that store although, once it is visible, another thread may
+//! find the stream unused and free it, lock and all.
+
+use std::ops::{Deref, DerefMut};
+
+use super::Held;
+
+#[cfg(loom)]
+use loom::cell::{MutPtr, UnsafeCell};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, Ordering};
+#[cfg(not(loom))]
+use std::cell::UnsafeCell;
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Tries before a waiting thread gives its time slice away.
+const SPINS: u32 = 64;
+
+/// A spin lock that yields.
+#[derive(Debug)]
+pub(crate) struct SpinLock<T> {
+    locked: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock hands its value to one thread at a time, because `lock` returns only to the thread
+// whose exchange found `locked` false; so sharing the lock sends the value between threads at most.
+unsafe impl<T: Send> Sync for SpinLock<T> {}
+// SAFETY: the value moves with the lock, and it is `Send`.
+unsafe impl<T: Send> Send for SpinLock<T> {}
+
+/// Holds a [`SpinLock`] locked.
+#[derive(Debug)]
+pub(crate) struct SpinGuard<'a, T> {
+    lock: &'a SpinLock<T>,
+    /// Loom's token for the access; gone when the unlock begins.
+    #[cfg(loom)]
+    value: Option<MutPtr<T>>,
+    _held: Held,
+}
+
+impl<T> SpinLock<T> {
+    pub(crate) fn new(value: T) -> SpinLock<T> {
+        SpinLock { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
+        // Acquire, with the release store of the last unlock: its section happened before this one.
+        if self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.lock_contended();
+        }
+        SpinGuard {
+            lock: self,
+            #[cfg(loom)]
+            value: Some(self.value.get_mut()),
+            _held: Held::new(),
+        }
+    }
+
+    #[cold]
+    fn lock_contended(&self) {
+        let mut spins = 0;
+        loop {
+            // A plain load while it is locked: the line stays shared until the unlock.
+            while self.locked.load(Ordering::Relaxed) {
+                spins += 1;
+                if spins < SPINS && cfg!(not(loom)) {
+                    std::hint::spin_loop();
+                } else {
+                    yield_now();
+                }
+            }
+            // Acquire: as in `lock`.
+            if self
+                .locked
+                .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+            {
+                return;
+            }
+        }
+    }
+}
+
+fn yield_now() {
+    #[cfg(not(loom))]
+    std::thread::yield_now();
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}
+
+impl<T> Deref for SpinGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: this guard is the only one, because only the thread that locked has one, and it lends
+        // the value no longer than it is borrowed itself.
+        #[cfg(not(loom))]
+        unsafe {
+            &*self.lock.value.get()
+        }
+        // SAFETY: as above; loom checks it.
+        #[cfg(loom)]
+        unsafe {
+            self.value.as_ref().expect("locked").deref()
+        }
+    }
+}
+
+impl<T> DerefMut for SpinGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`, and the guard itself is borrowed mutably.
+        #[cfg(not(loom))]
+        unsafe {
+            &mut *self.lock.value.get()
+        }
+        // SAFETY: as above; loom checks it.
+        #[cfg(loom)]
+        unsafe {
+            self.value.as_ref().expect("locked").deref()
+        }
+    }
+}
+
+#[cfg(not(loom))]
+impl<T> Drop for SpinGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release, with the acquire of the next lock. Nothing of the lock is touched after it.
+        self.lock.locked.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(loom)]
+impl<T> Drop for SpinGuard<'_, T> {
+    fn drop(&mut self) {
+        // The access to the value ends before the unlock.
+        self.value = None;
+        self.lock.locked.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn one_thread_at_a_time() {
+        let lock = Arc::new(SpinLock::new(0_u64));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let lock = Arc::clone(&lock);
+                std::thread::spawn(move || {
+                    for _ in 0..20_000 {
+                        let mut value = lock.lock();
+                        let seen = *value;
+                        *value = seen + 1;
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        assert_eq!(*lock.lock(), 80_000);
+    }
+}
