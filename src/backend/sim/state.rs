@@ -252,7 +252,7 @@ impl Machine {
             Schedule::Lazy => return state,
             Schedule::Frozen(_) => u64::MAX,
             Schedule::Random => {
-                while state.engine.random() % 3 != 0
+                while !state.engine.random().is_multiple_of(3)
                     && let Some(next) = state.engine.due(u64::MAX)
                 {
                     state = self.execute(state, next);

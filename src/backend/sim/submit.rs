@@ -251,8 +251,8 @@ impl State {
     fn order_after_all_of(&mut self, stream: TimelineId, other: TimelineId) {
         let (_, op, clock) = self.target_of_stream(other);
         let covered = self.engine.timeline(stream).clock.get(other) >= op;
-        let executed = self.engine.has_executed(other, op);
-        if !covered && !(executed && self.oracle.done.covers(other, op)) {
+        let over = self.engine.has_executed(other, op) && self.oracle.done.covers(other, op);
+        if !covered && !over {
             self.order_after(stream, other, op, &clock);
         }
     }
