@@ -1,0 +1,68 @@
+//! Events: snapshots of what is on a stream.
+#![forbid(unsafe_code)]
+
+use super::capture::CapturedSnapshot;
+use super::clock::{Clock, OpNumber, TimelineId};
+use super::error::SimErrorCode as Code;
+
+/// What an event stands for.
+#[derive(Clone, Debug)]
+pub(super) enum Snapshot {
+    /// Nothing: such an event counts as finished, and a wait for it makes no edge.
+    Never,
+    /// All on a timeline up to an operation (the record), and what that was ordered after.
+    Recorded { timeline: TimelineId, op: OpNumber, clock: Clock },
+    /// A point in a capture, which may have ended since.
+    Captured(CapturedSnapshot),
+}
+
+#[derive(Debug)]
+struct Event {
+    context: usize,
+    snapshot: Snapshot,
+}
+
+/// All events. A destroyed event's place is taken by the next one created.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    events: Vec<Option<Event>>,
+    vacant: Vec<usize>,
+}
+
+impl Events {
+    pub(super) fn create(&mut self, context: usize) -> usize {
+        let event = Some(Event { context, snapshot: Snapshot::Never });
+        match self.vacant.pop() {
+            Some(index) => {
+                self.events[index] = event;
+                index
+            }
+            None => {
+                self.events.push(event);
+                self.events.len() - 1
+            }
+        }
+    }
+
+    pub(super) fn destroy(&mut self, index: usize) {
+        self.events[index] = None;
+        self.vacant.push(index);
+    }
+
+    #[inline]
+    pub(super) fn snapshot(&self, index: usize) -> Result<&Snapshot, Code> {
+        match self.events.get(index) {
+            Some(Some(event)) => Ok(&event.snapshot),
+            _ => Err(Code::InvalidHandle),
+        }
+    }
+
+    /// The event's place for a new snapshot, by a stream of this context.
+    #[inline]
+    pub(super) fn place(&mut self, index: usize, context: usize) -> Result<&mut Snapshot, Code> {
+        match self.events.get_mut(index) {
+            Some(Some(event)) if event.context == context => Ok(&mut event.snapshot),
+            _ => Err(Code::InvalidHandle),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Who holds which memory, as the test harness tells: the notes that turn "two unordered uses" into
+//! "the pool's fault" or "the program's".
+#![forbid(unsafe_code)]
+
+use super::clock::{OpNumber, TimelineId};
+use super::hazard::{Hazard, HazardKind, Missing, Side};
+use super::history::{Entry, What};
+use super::memory::Piece;
+use super::state::State;
+use super::uses::Order;
+
+/// One hand-out that has not ended.
+#[derive(Clone, Debug)]
+pub(super) struct Owner {
+    /// From 1, in order of the hand-outs.
+    pub(super) number: u32,
+    home: TimelineId,
+    /// The last operation on any stream at the hand-out, and the last on its home.
+    handed_out: OpNumber,
+    home_op: OpNumber,
+    /// Streams beside its home that the owner has named.
+    declared: Vec<TimelineId>,
+}
+
+impl Owner {
+    /// The hand-out, for a report.
+    pub(super) fn hand_out(&self, address: u64, bytes: u64) -> Entry {
+        Entry {
+            op: self.handed_out,
+            address,
+            bytes,
+            timeline: self.home,
+            owner: self.number,
+            what: What::HandedOut,
+        }
+    }
+
+    /// Whether the owner may expect the memory to be ready for a stream: it is its home, or the
+    /// owner has named it, or it is ordered after the hand-out in another way.
+    pub(super) fn is_ready_for(&self, order: &Order<'_>) -> bool {
+        let stream = order.timeline;
+        stream == self.home
+            || self.declared.contains(&stream)
+            || order.covers(self.home, self.home_op)
+    }
+}
+
+impl State {
+    pub(super) fn note_handed_out(&mut self, home: TimelineId, address: u64, bytes: u64) {
+        if bytes == 0 || !self.check {
+            return;
+        }
+        self.oracle.last_owner += 1;
+        let timeline = self.engine.timeline(home);
+        let owner = Owner {
+            number: self.oracle.last_owner,
+            home,
+            handed_out: self.engine.submitted,
+            home_op: timeline.last,
+            declared: Vec::new(),
+        };
+        let entry = owner.hand_out(address, bytes);
+        let range = address..address.saturating_add(bytes);
+        let held: Vec<Entry> = (self.oracle.owners.overlapping(&range))
+            .map(|(range, held)| held.hand_out(range.start, range.end - range.start))
+            .collect();
+        for held in held {
+            let address = held.address.max(address);
+            let bytes = (held.address + held.bytes).min(range.end) - address;
+            let (earlier, later) = (Some(self.oracle.side(held)), Some(self.oracle.side(entry)));
+            let words = format!("the end of the hand-out to owner {}", held.owner);
+            let (kind, missing) = (HazardKind::Overlap, Missing::Other(words));
+            self.oracle.report(Hazard { kind, address, bytes, earlier, later, missing });
+        }
+        self.memory.annotate(address, bytes);
+        self.for_each_piece(home, address, bytes, |state, piece| {
+            let clock = state.engine.timeline(home).clock.clone();
+            state.oracle.check_hand_out(entry, &piece, &clock);
+        });
+        self.oracle.owners.set(range, owner);
+        self.oracle.history.push(entry);
+    }
+
+    /// The owner of the range names another stream: it must be ordered, from here on, after all that
+    /// is on home, and after every earlier owner's use.
+    pub(super) fn note_use_on(&mut self, stream: TimelineId, address: u64, moved: bool) {
+        let Some((range, owner)) = self.oracle.owners.at(address) else {
+            self.not_held(stream, address, 1);
+            return;
+        };
+        let (home, number) = (owner.home, owner.number);
+        let bytes = range.end - range.start;
+        let handed = owner.hand_out(range.start, bytes);
+        let last = self.engine.find(home).map_or(0, |home| home.last);
+        let op = self.engine.submitted;
+        let (address, timeline, what) = (range.start, stream, What::Declared);
+        let entry = Entry { op, address, bytes, timeline, owner: number, what };
+        let timeline_state = self.engine.timeline(stream);
+        let (clock, own_last) = (timeline_state.clock.clone(), timeline_state.last);
+        let order = Order { timeline: stream, clock: &clock, done: &self.oracle.done };
+        if !order.covers(home, last) {
+            let missing =
+                Missing::Edge { from: home, op: last, to: stream, reached: clock.get(home) };
+            let earlier = Some(self.oracle.side(handed));
+            let later = Some(Side { entry, history: Vec::new() });
+            let kind = HazardKind::Reuse;
+            self.oracle.report(Hazard { kind, address, bytes, earlier, later, missing });
+        }
+        self.oracle.history.push(entry);
+        let owner = self.oracle.owners.at_mut(address).expect("just seen");
+        if moved {
+            owner.declared.push(owner.home);
+            owner.home = stream;
+            owner.home_op = own_last;
+        } else {
+            owner.declared.push(stream);
+        }
+    }
+
+    pub(super) fn note_given_back(&mut self, address: u64, bytes: u64) {
+        if bytes == 0 || !self.check {
+            return;
+        }
+        let range = address..address.saturating_add(bytes);
+        let mut at = address;
+        let held: Vec<(u64, u64, Owner)> = (self.oracle.owners.overlapping(&range))
+            .map(|(held, owner)| (held.start, held.end, owner.clone()))
+            .collect();
+        for (start, end, owner) in held {
+            if at < start {
+                self.not_held(owner.home, at, start - at);
+            }
+            at = end;
+            let entry = owner.hand_out(start.max(address), end.min(range.end) - start.max(address));
+            let op = self.engine.submitted;
+            self.oracle.history.push(Entry { op, what: What::GivenBack, ..entry });
+        }
+        if at < range.end {
+            self.not_held(TimelineId(0), at, range.end - at);
+        }
+        self.oracle.owners.remove(&range);
+    }
+
+    fn not_held(&mut self, timeline: TimelineId, address: u64, bytes: u64) {
+        let (op, owner, what) = (self.engine.submitted, 0, What::GivenBack);
+        let entry = Entry { op, address, bytes, timeline, owner, what };
+        let later = Some(Side { entry, history: Vec::new() });
+        let missing = Missing::Other("a hand-out of these bytes that has not ended".to_owned());
+        let (kind, earlier) = (HazardKind::Lifetime, None);
+        self.oracle.report(Hazard { kind, address, bytes, earlier, later, missing });
+    }
+
+    /// Calls `each` for the parts of a range that lie in one mapping each; holes are left out.
+    pub(super) fn for_each_piece(
+        &mut self,
+        stream: TimelineId,
+        address: u64,
+        bytes: u64,
+        mut each: impl FnMut(&mut Self, Piece),
+    ) {
+        let context = self.engine.timeline(stream).context;
+        let end = address.saturating_add(bytes);
+        let mut at = address;
+        while at < end {
+            if let Some(piece) = self.memory.piece_at(context, at, end - at) {
+                at += piece.bytes;
+                each(self, piece);
+            } else {
+                at = self.memory.next_mapped(at).unwrap_or(end).min(end);
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Who used which bytes last, and whether a new use is ordered after that.
+//!
+//! Per range of physical memory: the last write, and the reads since. A new use must be ordered
+//! after those it conflicts with; it then stands for them, because whatever is ordered after it is
+//! ordered after them too. Ranges are cut and joined as uses come, so what is known follows bytes,
+//! not pointers.
+#![forbid(unsafe_code)]
+
+use std::ops::Range;
+
+use super::clock::{Clock, Done, OpNumber, TimelineId};
+use super::range_map::RangeMap;
+
+/// One operation's use of some bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Use {
+    pub(super) op: OpNumber,
+    pub(super) timeline: TimelineId,
+    /// Who held the bytes: the number of a hand-out, 0 for nobody.
+    pub(super) owner: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    write: Option<Use>,
+    reads: Vec<Use>,
+}
+
+/// What the next operation of a stream is ordered after.
+#[derive(Clone, Copy)]
+pub(super) struct Order<'a> {
+    pub(super) timeline: TimelineId,
+    pub(super) clock: &'a Clock,
+    pub(super) done: &'a Done,
+}
+
+impl Order<'_> {
+    #[inline]
+    pub(super) fn covers(&self, timeline: TimelineId, op: OpNumber) -> bool {
+        timeline == self.timeline
+            || self.done.covers(timeline, op)
+            || self.clock.get(timeline) >= op
+    }
+}
+
+/// An earlier use that the new one is not ordered after.
+#[derive(Clone, Debug)]
+pub(super) struct Conflict {
+    pub(super) range: Range<u64>,
+    pub(super) earlier: Use,
+    pub(super) wrote: bool,
+}
+
+/// All uses of all memory, by physical address.
+#[derive(Debug, Default)]
+pub(super) struct Uses {
+    cells: RangeMap<Cell>,
+}
+
+impl Cell {
+    /// Reports what a new use would not be ordered after. A new write conflicts with all uses, a new
+    /// read with the write only.
+    #[inline]
+    fn check(&self, write: bool, order: &Order<'_>, mut report: impl FnMut(Use, bool)) {
+        if let Some(earlier) = self.write
+            && !order.covers(earlier.timeline, earlier.op)
+        {
+            report(earlier, true);
+        }
+        if write {
+            for &read in &self.reads {
+                if !order.covers(read.timeline, read.op) {
+                    report(read, false);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn apply(&mut self, new: Use, write: bool, order: &Order<'_>) {
+        if write {
+            self.write = Some(new);
+            self.reads.clear();
+        } else {
+            self.reads.retain(|read| !order.covers(read.timeline, read.op));
+            self.reads.push(new);
+        }
+    }
+}
+
+impl Uses {
+    /// Notes a use, and adds every conflict to `conflicts`.
+    #[inline]
+    pub(super) fn note(
+        &mut self,
+        range: Range<u64>,
+        new: Use,
+        write: bool,
+        order: &Order<'_>,
+        conflicts: &mut Vec<Conflict>,
+    ) {
+        if let Some(cell) = self.cells.exact_mut(&range) {
+            cell.check(write, order, |earlier, wrote| {
+                conflicts.push(Conflict { range: range.clone(), earlier, wrote });
+            });
+            cell.apply(new, write, order);
+            return;
+        }
+        self.check(&range, write, order, conflicts);
+        if write {
+            self.cells.set(range, Cell { write: Some(new), reads: Vec::new() });
+        } else {
+            self.cells.update(&range, |cell| cell.apply(new, false, order));
+        }
+    }
+
+    /// Adds to `conflicts` every use in the range that a new use would not be ordered after.
+    pub(super) fn check(
+        &self,
+        range: &Range<u64>,
+        write: bool,
+        order: &Order<'_>,
+        conflicts: &mut Vec<Conflict>,
+    ) {
+        for (cell_range, cell) in self.cells.overlapping(range) {
+            cell.check(write, order, |earlier, wrote| {
+                let start = cell_range.start.max(range.start);
+                let end = cell_range.end.min(range.end);
+                conflicts.push(Conflict { range: start..end, earlier, wrote });
+            });
+        }
+    }
+
+    /// The uses in the range that the host has not seen finish.
+    pub(super) fn unfinished(&self, range: &Range<u64>, done: &Done) -> Vec<Conflict> {
+        let mut found = Vec::new();
+        for (cell_range, cell) in self.cells.overlapping(range) {
+            let reads = cell.reads.iter().map(|&read| (read, false));
+            for (earlier, wrote) in cell.write.map(|write| (write, true)).into_iter().chain(reads) {
+                if !done.covers(earlier.timeline, earlier.op) {
+                    let start = cell_range.start.max(range.start);
+                    let end = cell_range.end.min(range.end);
+                    found.push(Conflict { range: start..end, earlier, wrote });
+                }
+            }
+        }
+        found
+    }
+
+    /// Forgets all uses of memory that no longer exists.
+    pub(super) fn forget(&mut self, range: &Range<u64>) {
+        self.cells.remove(range);
+    }
+}
