@@ -38,6 +38,12 @@ impl<B: Backend> PoolCore<B> {
         }
     }
 
+    /// The most that a growth for a request of this size takes, when it takes no more than it must.
+    pub(super) fn growth_bytes(&self, bytes: u64, align: u64) -> u64 {
+        let granularity = self.granularity().unwrap_or(1);
+        (bytes + align - crate::heap::size_class::GRAIN).next_multiple_of(granularity)
+    }
+
     /// The most that may be reserved, by a mark.
     fn cap(&self, miss: &Miss<'_, B>, mark: Mark) -> u64 {
         let limit = self.limit.unwrap_or(u64::MAX);

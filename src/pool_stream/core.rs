@@ -17,8 +17,6 @@ pub(crate) struct StreamCore<B: Backend> {
     pub(crate) timeline: Arc<Timeline<PooledEvent<B>>>,
     pub(crate) pool: Arc<PoolCore<B>>,
     pub(crate) identity: StreamIdentity,
-    /// Whether each free closes an epoch of its own.
-    pub(crate) record_on_free: bool,
     /// There until the core is dropped.
     stream: Option<B::Stream>,
 }
@@ -150,7 +148,6 @@ impl<B: Backend> StreamCore<B> {
             timeline: Arc::new(Timeline::new()),
             pool,
             identity,
-            record_on_free,
             stream: Some(stream),
         }
     }
@@ -185,11 +182,12 @@ impl<B: Backend> StreamCore<B> {
     }
 
     /// This stream now waits for a closed epoch of `timeline`. To be called after the wait returned.
+    /// Says how many entries its frontier has.
     pub(crate) fn ordered_after(
         &self,
         timeline: TimelineId,
         closed: &Closed<PooledEvent<B>>,
-    ) {
+    ) -> usize {
         let home = self.id();
         let mut state = self.state.lock();
         let frontier = Arc::make_mut(&mut state.frontier);
@@ -197,6 +195,7 @@ impl<B: Backend> StreamCore<B> {
         if timeline != home {
             frontier.raise(timeline, closed.epoch);
         }
+        frontier.len()
     }
 
     /// Counts one more driver call in flight, unless the stream leaves the pool.
