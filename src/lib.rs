@@ -3,5 +3,7 @@
 pub mod backend;
 mod sync;
 
+#[cfg(feature = "cuda")]
+pub use backend::cuda;
 #[cfg(feature = "sim")]
 pub use backend::sim;
