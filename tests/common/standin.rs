@@ -146,8 +146,9 @@ fn build() -> PathBuf {
     let output = command.output().expect("cargo runs");
     assert!(output.status.success(), "the stand-in does not build");
     let messages = String::from_utf8(output.stdout).expect("cargo speaks UTF-8");
-    let files = messages.split('"').filter(|text| text.ends_with("streampool_standin_cuda.so"));
-    files.last().expect("cargo names the library").into()
+    let mut words = messages.split('"');
+    let library = words.rfind(|word| word.ends_with("streampool_standin_cuda.so"));
+    library.expect("cargo names the library").into()
 }
 
 /// One line of the stand-in's log.

@@ -1,23 +1,7 @@
-//! The stand-in itself: cudarc's own API runs on it, and it follows the measured rules that the tests
-//! of the CUDA backend lean on.
+//! The stand-in itself: cudarc's own API runs on it, and it follows the measured rules that the other
+//! tests lean on.
 
-#[path = "common/standin.rs"]
-mod standin;
-
-use std::sync::Arc;
-use std::thread;
-
-use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
-
-use standin::Standin;
-use sys::CUresult as Code;
-use sys::CUstreamCaptureMode as Mode;
-
-const MODES: [Mode; 3] = [
-    Mode::CU_STREAM_CAPTURE_MODE_GLOBAL,
-    Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-    Mode::CU_STREAM_CAPTURE_MODE_RELAXED,
-];
+use super::*;
 
 fn code<T>(outcome: Result<T, DriverError>) -> Code {
     outcome.err().map_or(Code::CUDA_SUCCESS, |error| error.0)
@@ -33,8 +17,8 @@ fn context() -> Arc<CudaContext> {
 
 #[test]
 fn cudarc_copies_and_fills() {
-    standin::standin().run(copy_and_fill);
-    standin::standin().with("STANDIN_NO_POOLS", 1).run(copy_and_fill);
+    standin().run(copy_and_fill);
+    standin().with("STANDIN_NO_POOLS", 1).run(copy_and_fill);
 }
 
 fn copy_and_fill(standin: &Standin) {
@@ -56,7 +40,7 @@ fn copy_and_fill(standin: &Standin) {
 
 #[test]
 fn a_held_stream_holds_back_what_waits_for_it() {
-    standin::standin().run(|standin| {
+    standin().run(|standin| {
         let context = context();
         let (a, b) = (context.new_stream().unwrap(), context.new_stream().unwrap());
         let mut data = a.alloc_zeros::<u8>(4).unwrap();
@@ -79,7 +63,7 @@ fn a_held_stream_holds_back_what_waits_for_it() {
 
 #[test]
 fn the_legacy_stream_is_a_barrier_for_blocking_streams_only() {
-    standin::standin().run(|standin| {
+    standin().run(|standin| {
         let context = context();
         let legacy = context.default_stream();
         let free = context.new_stream().unwrap();
@@ -99,7 +83,7 @@ fn the_legacy_stream_is_a_barrier_for_blocking_streams_only() {
 
 #[test]
 fn stream_handles_come_back_at_once() {
-    standin::standin().run(|standin| {
+    standin().run(|standin| {
         let context = context();
         let old = context.new_stream().unwrap();
         standin.hold(old.cu_stream());
@@ -117,7 +101,7 @@ fn stream_handles_come_back_at_once() {
 
 #[test]
 fn bad_addresses_stick_to_the_context() {
-    standin::standin().run(|_| {
+    standin().run(|_| {
         let context = context();
         let stream = context.new_stream().unwrap();
         // SAFETY: sound because the stand-in looks the address up and touches nothing.
@@ -129,7 +113,7 @@ fn bad_addresses_stick_to_the_context() {
 
 #[test]
 fn graphs_replay_what_was_captured() {
-    standin::standin().run(|_| {
+    standin().run(|_| {
         let context = context();
         let stream = context.new_stream().unwrap();
         let mut data = stream.clone_htod(&[5u8; 8]).unwrap();
@@ -178,7 +162,7 @@ const BROKEN: (Code, Code) =
 
 #[test]
 fn potentially_unsafe_calls_break_captures_as_measured() {
-    standin::standin().run(|_| {
+    standin().run(|_| {
         let context = context();
         let (a, b) = (context.new_stream().unwrap(), context.new_stream().unwrap());
         let event = b.record_event(None).unwrap();
@@ -206,7 +190,7 @@ fn potentially_unsafe_calls_break_captures_as_measured() {
 
 #[test]
 fn events_and_captures_mix_as_measured() {
-    standin::standin().run(|_| {
+    standin().run(|_| {
         let context = context();
         let (a, b) = (context.new_stream().unwrap(), context.new_stream().unwrap());
         let before = a.record_event(None).unwrap();
@@ -243,7 +227,7 @@ fn events_and_captures_mix_as_measured() {
 
 #[test]
 fn the_log_says_who_called_what() {
-    standin::standin().run(|standin: &Standin| {
+    standin().run(|standin: &Standin| {
         let context = context();
         let stream = context.new_stream().unwrap();
         let event = context.new_event(None).unwrap();
@@ -269,7 +253,7 @@ fn the_log_says_who_called_what() {
 
 #[test]
 fn a_paused_call_waits() {
-    standin::standin().run(|standin| {
+    standin().run(|standin| {
         let context = context();
         let stream = context.new_stream().unwrap();
         standin.pause("cuEventCreate");
