@@ -25,7 +25,7 @@ use crate::order::{Stamps, TimelineId};
 use crate::pool_stream::PoolStream;
 use crate::pool_stream::core::{Detours, StreamCore};
 use crate::pool_stream::record::{Home, Record};
-use crate::stats::{Steps, Stats};
+use crate::stats::{Stats, Steps};
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Weak, host};
 
 use central::Central;
@@ -369,7 +369,12 @@ impl<B: Backend> PoolCore<B> {
             stats.add_stream(&state.counters, state.list.bytes(), state.live);
         }
         drop(central);
-        stats.finish(streams.len() as u64, self.driver.calls(), &self.steps, self.driver.stray_errors());
+        stats.finish(
+            streams.len() as u64,
+            self.driver.calls(),
+            &self.steps,
+            self.driver.stray_errors(),
+        );
         stats
     }
 

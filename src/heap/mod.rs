@@ -95,7 +95,8 @@ impl Heap {
 
     /// The size of the largest free block, in bytes.
     pub(crate) fn largest_free(&self) -> u64 {
-        let pending = self.pending.values().map(|shelf| shelf.single.largest().max(shelf.mixed.largest()));
+        let pending =
+            self.pending.values().map(|shelf| shelf.single.largest().max(shelf.mixed.largest()));
         pending.max().unwrap_or(0).max(self.clean.largest())
     }
 
@@ -288,11 +289,12 @@ impl Heap {
             }
             [first, others @ ..] => {
                 self.bytes.pending += entry.bytes;
-                let shelf = self.pending.entry((first.timeline, first.epoch)).or_insert_with(|| {
-                    self.shelves += 1;
-                    let (single, mixed) = Default::default();
-                    Shelf { since: self.shelves, bytes: 0, single, mixed }
-                });
+                let shelf =
+                    self.pending.entry((first.timeline, first.epoch)).or_insert_with(|| {
+                        self.shelves += 1;
+                        let (single, mixed) = Default::default();
+                        Shelf { since: self.shelves, bytes: 0, single, mixed }
+                    });
                 shelf.bytes += entry.bytes;
                 if others.is_empty() { &mut shelf.single } else { &mut shelf.mixed }.insert(entry);
             }

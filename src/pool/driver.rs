@@ -209,7 +209,10 @@ impl<B: Backend> Driver<B> {
     /// # Safety
     ///
     /// As for [`Backend::destroy_granule`].
-    pub(crate) unsafe fn destroy_granule(&self, granule: B::Granule) -> Result<(), (B::Granule, Error)> {
+    pub(crate) unsafe fn destroy_granule(
+        &self,
+        granule: B::Granule,
+    ) -> Result<(), (B::Granule, Error)> {
         assert_no_lock_held();
         self.calls.memory_calls.fetch_add(1, host::Ordering::Relaxed);
         // SAFETY: the caller's promise is the backend's condition.

@@ -62,8 +62,7 @@ impl<B: Backend> PoolCore<B> {
 
     /// Notes how much is in use, with `more` to come, and says the most that has been seen.
     fn see_in_use(&self, more: u64) -> u64 {
-        let in_use: u64 =
-            self.streams().iter().map(|core| core.state.lock().counters.in_use).sum();
+        let in_use: u64 = self.streams().iter().map(|core| core.state.lock().counters.in_use).sum();
         let mut central = self.central.lock();
         central.peak_in_use = central.peak_in_use.max(in_use + more);
         central.peak_in_use
@@ -83,7 +82,8 @@ impl<B: Backend> PoolCore<B> {
             let growth = {
                 let mut central = self.central.lock();
                 let central = &mut *central;
-                let room = central.heap.find_room(bytes, align, granularity, &taker, &central.timelines);
+                let room =
+                    central.heap.find_room(bytes, align, granularity, &taker, &central.timelines);
                 let reserved = central.reserved();
                 match room {
                     Some(room) if reserved.saturating_add(room.map_bytes) > cap => {
@@ -288,7 +288,9 @@ impl<B: Backend> PoolCore<B> {
                 let mut central = self.central.lock();
                 let central = &mut *central;
                 let (heap, timelines) = (&mut central.heap, &central.timelines);
-                if let Some(room) = heap.find_room(step, 1, granularity, &Taker::nobody(), timelines) {
+                if let Some(room) =
+                    heap.find_room(step, 1, granularity, &Taker::nobody(), timelines)
+                {
                     break heap.claim(room, step);
                 }
             }

@@ -289,7 +289,11 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Makes another stream of this pool a buffer's home.
-    pub(crate) fn move_to(&self, record: &mut Record<B>, other: &StreamCore<B>) -> Result<(), Error> {
+    pub(crate) fn move_to(
+        &self,
+        record: &mut Record<B>,
+        other: &StreamCore<B>,
+    ) -> Result<(), Error> {
         if record.home.is(other) {
             return Ok(());
         }
@@ -325,7 +329,8 @@ impl<B: Backend> PoolCore<B> {
     fn check_access(&self, other: &StreamCore<B>) -> Result<(), Error> {
         let context = self.driver.backend().context_id();
         let same = other.identity.context == context;
-        let peer = || self.peers.iter().any(|own| own.backend().context_id() == other.identity.context);
+        let peer =
+            || self.peers.iter().any(|own| own.backend().context_id() == other.identity.context);
         if same || peer() { Ok(()) } else { Err(Error::new(Reason::NoPeerAccess)) }
     }
 

@@ -1,7 +1,7 @@
 //! Taking a free block that another stream freed, with a wait.
 
-use super::miss::{Miss, cover};
 use super::PoolCore;
+use super::miss::{Miss, cover};
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::heap::BlockId;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crossbeam_utils::CachePadded;
+
 use super::list::StreamList;
 use super::record::{Home, Record};
 use crate::backend::{Backend, StreamIdentity};
@@ -12,8 +14,9 @@ use crate::sync::{Arc, SpinLock};
 
 /// One stream of one pool.
 pub(crate) struct StreamCore<B: Backend> {
-    /// The small lock. It guards sections of a few dozen instructions, and no driver call.
-    pub(crate) state: SpinLock<StreamState<B>>,
+    /// The small lock. It guards sections of a few dozen instructions, and no driver call. Streams are
+    /// used by different threads: none shares a cache line with another's lock.
+    pub(crate) state: CachePadded<SpinLock<StreamState<B>>>,
     pub(crate) timeline: Arc<Timeline<PooledEvent<B>>>,
     pub(crate) pool: Arc<PoolCore<B>>,
     pub(crate) identity: StreamIdentity,
@@ -144,7 +147,7 @@ impl<B: Backend> StreamCore<B> {
         record_on_free: bool,
     ) -> StreamCore<B> {
         StreamCore {
-            state: SpinLock::new(StreamState::new(record_on_free)),
+            state: CachePadded::new(SpinLock::new(StreamState::new(record_on_free))),
             timeline: Arc::new(Timeline::new()),
             pool,
             identity,
