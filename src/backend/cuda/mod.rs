@@ -88,7 +88,10 @@ impl CudaBackend {
     /// driver error.
     pub fn open(ordinal: usize) -> Result<CudaBackend, CudaError> {
         let context = open_context(ordinal)?;
-        CudaBackend::new(&context)
+        let backend = CudaBackend::new(&context);
+        // Where that failed, this is the context's last handle.
+        release(context.cu_ctx(), "cuDevicePrimaryCtxRelease", context);
+        backend
     }
 
     /// A backend for a context that the program already has.
