@@ -132,7 +132,7 @@ impl Run {
             union
         } else if let Some(room) = self.heap.find_room(bytes, align, UNIT, &taker, seen) {
             let growth = self.heap.claim(room, room.map_bytes);
-            if bytes % 7 == 0 {
+            if bytes.is_multiple_of(7) {
                 self.heap.undo_growth(growth, seen);
                 return;
             }
