@@ -1,4 +1,5 @@
 //! Known races are reported, of the right kind and with both sides; known-good programs are not.
+#![cfg(not(loom))]
 
 use streampool::backend::Backend;
 use streampool::sim::{Hazard, HazardKind, Kernel, Schedule, SimConfig, SimDevice, SimStream};

@@ -1,6 +1,7 @@
 //! What the simulated device itself costs in real time. Machines differ, so that the figures are
 //! printed, and only what must not grow is asserted:
 //! `cargo test --test sim_speed -- --nocapture`.
+#![cfg(not(loom))]
 
 use std::time::Instant;
 

@@ -102,8 +102,9 @@ impl FaultPlan {
     }
 
     /// The error is not the call's own: it is that of earlier asynchronous work, which CUDA returns
-    /// from whatever call comes next. A record, a wait, a launch or a synchronize has then had its
-    /// effect all the same; any other call has not.
+    /// from whatever call comes next. A record, a wait or a launch has then had its effect all the
+    /// same, and a synchronize has waited, though the host has learned nothing by it; any other call
+    /// has done nothing.
     pub fn late(mut self) -> Self {
         self.late = true;
         self
@@ -161,15 +162,8 @@ impl Faults {
 }
 
 fn has_effect_all_the_same(call: Call) -> bool {
-    matches!(
-        call,
-        Call::Record
-            | Call::Wait
-            | Call::Launch
-            | Call::Query
-            | Call::SynchronizeEvent
-            | Call::SynchronizeContext
-    )
+    let puts_on_a_stream = matches!(call, Call::Record | Call::Wait | Call::Launch);
+    puts_on_a_stream || matches!(call, Call::SynchronizeEvent | Call::SynchronizeContext)
 }
 
 /// The error for a strike.

@@ -76,8 +76,11 @@ impl Machine {
         if let Some(code) = state.contexts[context].lost {
             return Err(fail(code));
         }
-        for (timeline, op, clock) in &targets {
-            state.learn(*timeline, *op, clock);
+        // An error says nothing about what has finished.
+        if after.is_none() {
+            for (timeline, op, clock) in &targets {
+                state.learn(*timeline, *op, clock);
+            }
         }
         self.leave(state, context, (call, by), after)
     }
