@@ -4,12 +4,12 @@
 use super::capture::SimGraph;
 use super::clock::{Clock, OpNumber, TimelineId};
 use super::counts::Call;
-use super::engine::{Launched, Work};
 use super::error::{SimError, SimErrorCode as Code};
 use super::events::Snapshot;
 use super::kernel::{Kernel, UNRESOLVED};
 use super::oracle::Submission;
 use super::state::{By, Machine, State};
+use super::work::{Launched, Work};
 use crate::backend::StreamKind;
 
 /// What a synchronize waits for on one timeline, and what that was ordered after.
