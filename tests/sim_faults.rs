@@ -264,6 +264,48 @@ fn a_host_function_that_panics_does_not_hang_its_stream() {
 }
 
 #[test]
+fn many_threads_at_once_neither_hang_nor_race() {
+    for schedule in [Schedule::Timed, Schedule::Random, Schedule::Lazy, Schedule::Frozen(100)] {
+        let device = SimDevice::new(SimConfig { schedule, ..SimConfig::default() });
+        let memory = device.alloc_segment(4 * 64).unwrap();
+        let ran = Arc::new(AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let (device, ran) = (&device, &ran);
+                scope.spawn(move || work_of_one_thread(device, memory + 64 * thread, ran));
+            }
+        });
+        device.synchronize_context().unwrap();
+        assert_eq!(ran.load(Ordering::SeqCst), 4 * 50, "{schedule:?}");
+        assert_eq!(device.hazard_count(), 0, "{schedule:?}");
+    }
+}
+
+/// Hands bytes to and fro between two streams, with host functions and gates in between.
+fn work_of_one_thread(device: &SimDevice, address: u64, ran: &Arc<AtomicUsize>) {
+    let event = device.create_event().unwrap();
+    let mut streams = [device.create_stream(), device.create_stream()];
+    for round in 0..50 {
+        let gate = device.gate();
+        let ran = Arc::clone(ran);
+        let count = Box::new(move || drop(ran.fetch_add(1, Ordering::SeqCst)));
+        let kernel = Kernel::new().writes(address, 64).stamp(round).after(&gate);
+        device.launch(&streams[0], kernel.host_function(count)).unwrap();
+        device.record(&event, &streams[0]).unwrap();
+        device.wait(&streams[1], &event).unwrap();
+        device.launch(&streams[1], Kernel::new().expects(address, 64, round)).unwrap();
+        gate.open();
+        match round % 3 {
+            0 => device.synchronize_event(&event).unwrap(),
+            1 => device.synchronize_context().unwrap(),
+            _ => drop(device.query(&event).unwrap()),
+        }
+        streams.swap(0, 1);
+    }
+    device.destroy_event(event);
+}
+
+#[test]
 fn a_kernel_that_is_not_launched_may_own_the_last_handle_of_a_stream() {
     let device = SimDevice::new(1);
     let (stream, owned) = (device.create_stream(), device.create_stream());
