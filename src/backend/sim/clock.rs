@@ -192,6 +192,14 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_never_goes_back() {
+        let done = done(2);
+        let mut clock = clock(&[(0, 5), (1, 7)], &done);
+        clock.raise(t(1), 3, &done);
+        assert_eq!(clock.entries(), [(t(0), 5), (t(1), 7)]);
+    }
+
+    #[test]
     fn a_join_leaves_out_the_own_timeline_and_what_is_done() {
         let mut done = done(4);
         done.raise(t(2), 20);

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::counts::Call;
-use super::error::{SimError, SimErrorCode};
+use super::error::SimErrorCode;
 use crate::backend::ErrorKind;
 
 /// Which calls a [`FaultPlan`] or a [`Pause`](super::Pause) is about.
@@ -136,13 +136,10 @@ impl Faults {
         self.plans.clear();
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.plans.is_empty()
-    }
-
     /// Counts a call in every plan, and says whether it fails.
     pub(super) fn strike(&mut self, call: Call) -> Option<Strike> {
-        if matches!(call, Call::DestroyEvent | Call::ReleaseStream) {
+        let cannot_fail = matches!(call, Call::DestroyEvent | Call::ReleaseStream);
+        if self.plans.is_empty() || cannot_fail {
             return None;
         }
         let mut strike = None;
@@ -164,9 +161,4 @@ impl Faults {
 fn has_effect_all_the_same(call: Call) -> bool {
     let puts_on_a_stream = matches!(call, Call::Record | Call::Wait | Call::Launch);
     puts_on_a_stream || matches!(call, Call::SynchronizeEvent | Call::SynchronizeContext)
-}
-
-/// The error for a strike.
-pub(super) fn injected(code: SimErrorCode, call: Call) -> SimError {
-    SimError::injected(code, call)
 }

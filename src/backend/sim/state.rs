@@ -11,13 +11,13 @@ use super::counts::{Call, CallCounts};
 use super::engine::Engine;
 use super::error::{SimError, SimErrorCode as Code};
 use super::events::Events;
-use super::faults::{Faults, Strike, injected};
+use super::faults::{Faults, Strike};
 use super::kernel::GateId;
 use super::memory::Memory;
 use super::oracle::Oracle;
 use super::pause::{PausePoint, Pauses};
 use super::thread;
-use crate::backend::StreamKind;
+use crate::backend::{ErrorKind, StreamKind};
 use crate::sync::CallPoint;
 use crate::sync::host::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 
@@ -177,23 +177,16 @@ impl Machine {
         if call == Call::FreeSegment && state.costs.free_segment_waits {
             state = self.let_finish(state, context);
         }
-        let mut after = None;
-        if by == By::Pool && !state.contexts[context].faults.is_empty() {
-            let (code, late) = match state.contexts[context].faults.strike(call) {
-                None => (None, false),
-                Some(Strike::Instead(code)) => (Some(code), false),
-                Some(Strike::After(code)) => (Some(code), true),
-            };
-            if let Some(code) = code {
-                let error = injected(code, call);
-                if late {
-                    after = Some(error);
-                } else {
-                    state.contexts[context].note_sticky(code);
-                    return Err(error);
-                }
+        let faults = &mut state.contexts[context].faults;
+        let strike = if by == By::Pool { faults.strike(call) } else { None };
+        let after = match strike {
+            None => None,
+            Some(Strike::After(code)) => Some(SimError::injected(code, call)),
+            Some(Strike::Instead(code)) => {
+                state.contexts[context].note_sticky(code);
+                return Err(SimError::injected(code, call));
             }
-        }
+        };
         match state.contexts[context].lost {
             Some(code) => Err(SimError::new(code, call)),
             None => Ok((state, after)),
@@ -239,7 +232,7 @@ impl Machine {
 impl Context {
     /// An error that later calls will return too, if it is of that kind.
     pub(super) fn note_sticky(&mut self, code: Code) {
-        if code.kind() == crate::backend::ErrorKind::DeviceLost {
+        if code.kind() == ErrorKind::DeviceLost {
             self.lost.get_or_insert(code);
         }
     }
