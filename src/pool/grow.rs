@@ -24,7 +24,7 @@ impl<B: Backend> PoolCore<B> {
     /// The unit of virtual memory, if the pool grows by it.
     fn granularity(&self) -> Option<u64> {
         match self.config.growth {
-            Kind::Virtual => self.driver.backend().granularity(),
+            Kind::Virtual => self.driver.granularity(),
             Kind::Segments => None,
         }
     }
@@ -158,10 +158,9 @@ impl<B: Backend> PoolCore<B> {
             self.destroy(granule, bytes);
             return undo(growth, error);
         }
-        let peers: Vec<&B> = self.peers.iter().map(|peer| peer.backend()).collect();
         // SAFETY: the range is the granule that was just mapped.
-        let access = |own: &B| unsafe { own.set_access(address, bytes, &peers) };
-        if let Err(error) = self.driver.memory("make a granule accessible", access) {
+        let access = unsafe { self.driver.set_access(address, bytes, &self.peers) };
+        if let Err(error) = access {
             // SAFETY: nothing has used the granule, since nobody has had its addresses.
             let unmap = |own: &B| unsafe { own.unmap(address, bytes) };
             if self.driver.memory("unmap a granule", unmap).is_err() {

@@ -327,10 +327,9 @@ impl<B: Backend> PoolCore<B> {
 
     /// Whether a stream's device has access to this pool's memory.
     fn check_access(&self, other: &StreamCore<B>) -> Result<(), Error> {
-        let context = self.driver.backend().context_id();
-        let same = other.identity.context == context;
-        let peer =
-            || self.peers.iter().any(|own| own.backend().context_id() == other.identity.context);
+        let context = other.identity.context;
+        let same = context == self.driver.context_id();
+        let peer = || self.peers.iter().any(|own| own.context_id() == context);
         if same || peer() { Ok(()) } else { Err(Error::new(Reason::NoPeerAccess)) }
     }
 

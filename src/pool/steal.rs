@@ -68,7 +68,7 @@ impl<B: Backend> PoolCore<B> {
         };
         let can_have = |stamps: &Stamps| stamps.points().iter().all(can_wait);
         let block = if union {
-            central.heap.take_run(bytes, align, &can_have)?
+            central.heap.take_run(bytes, align, &can_have, timelines)?
         } else {
             let victim = central.heap.find_steal(bytes, align, can_have)?;
             central.heap.carve(victim, bytes, align)

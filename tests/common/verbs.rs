@@ -105,6 +105,7 @@ pub(crate) fn verbs_during_capture(backend: &CudaBackend, mode: Mode, other_thre
 
 /// Fills the first bytes at an address of the device, if there is a value, and reads them.
 pub(crate) fn fill_and_read(backend: &CudaBackend, address: u64, value: Option<u8>) -> [u8; 4] {
+    #[expect(clippy::disallowed_methods, reason = "the test is the other code")]
     backend.context().bind_to_thread().unwrap();
     let mut bytes = [0; 4];
     // SAFETY: sound because the caller gives an address with at least 4 bytes of live memory.

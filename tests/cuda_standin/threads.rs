@@ -37,6 +37,11 @@ fn opening_and_dropping_a_backend_leave_the_context_as_found() {
         let backend = CudaBackend::open(1).unwrap();
         assert_eq!(standin.current_context(), 0);
         assert_eq!(CudaBackend::open(7).unwrap_err().code(), Some(101));
+        standin.reset();
+        standin.fail("cuMemGetAllocationGranularity", 0, 1, Code::CUDA_ERROR_UNKNOWN);
+        assert_eq!(CudaBackend::open(0).unwrap_err().call(), "cuMemGetAllocationGranularity");
+        assert_eq!(standin.count("cuDevicePrimaryCtxRelease_v2"), 1);
+        assert_eq!(standin.current_context(), 0);
         drop(backend);
         assert_eq!(standin.current_context(), 0);
         let other = CudaContext::new(0).unwrap();

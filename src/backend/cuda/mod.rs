@@ -88,7 +88,10 @@ impl CudaBackend {
     /// driver error.
     pub fn open(ordinal: usize) -> Result<CudaBackend, CudaError> {
         let context = open_context(ordinal)?;
-        CudaBackend::new(&context)
+        let backend = CudaBackend::new(&context);
+        // Where that failed, this is the context's last handle.
+        release(context.cu_ctx(), "cuDevicePrimaryCtxRelease", context);
+        backend
     }
 
     /// A backend for a context that the program already has.
@@ -235,7 +238,7 @@ fn open_context(ordinal: usize) -> Result<Arc<CudaContext>, CudaError> {
 
 /// What [`driver_is_present`] finds when cudarc was built to link the driver, and so has no such
 /// function: a program that was linked against the driver does not start without it.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "used only where cudarc has no function of that name")]
 mod linked {
     pub(super) unsafe fn is_culib_present() -> bool {
         true
@@ -246,10 +249,10 @@ mod linked {
 fn driver_is_present() -> bool {
     // Whether cudarc has the function depends on a feature of cudarc that some other crate may
     // switch on, and that cannot be asked from here. The inner import wins where it has the name.
-    #[allow(unused_imports)]
+    #[allow(unused_imports, reason = "used only where the inner import has no such name")]
     use linked::*;
     {
-        #[allow(unused_imports)]
+        #[allow(unused_imports, reason = "used only where cudarc loads the driver itself")]
         use cudarc::driver::sys::*;
         // SAFETY: sound because the function only opens and closes the library, as cudarc's first
         // call is about to do; what runs then are the initializers of the driver library.
