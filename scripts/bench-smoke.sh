@@ -57,10 +57,11 @@ grep -q '"workload":"trace small.csv".*"peak_live_mib":2,.*"operations":4,' "$sc
     fail "the trace's figures are wrong: $(cat "$scratch/trace")"
 grep -q '"workload":"trace small.csv warm"' "$scratch/trace" || fail "no second pass"
 # The sequence is that of the C++ program: it has this peak.
-"$gpu" "random sizes" | grep -q '"workload":"random sizes cold".*"peak_live_mib":1638,' ||
+"$gpu" "random sizes" >"$scratch/sizes" || fail "the random sizes failed"
+grep -q '"workload":"random sizes cold".*"peak_live_mib":1638,' "$scratch/sizes" ||
     fail "the random sizes are not those of std::mt19937_64"
 if grep -vE '^\{"peer":"[^"]*","workload":"[^"]*","unit":"[^"]*","value":[0-9.]+(,"[a-z0-9_]+":[0-9.]+)*\}$' \
-    "$scratch/lines" "$scratch/options" "$scratch/trace"; then
+    "$scratch/lines" "$scratch/options" "$scratch/trace" "$scratch/sizes"; then
     fail "these are not the lines of the format"
 fi
 echo "bench-smoke: $(wc -l <"$scratch/lines") lines, all well"

@@ -50,6 +50,11 @@ wants() {
     return 1
 }
 
+# Whether an example can run on a GPU; on a simulated device it would tell nothing here.
+on_cuda() { # EXAMPLE
+    [[ -x $here/$1 ]] && "$here/$1" --help 2>/dev/null | grep -w cuda >/dev/null
+}
+
 shopt -s nullglob
 if wants tests; then
     # One at a time: they share the device, and some time it. Those that need a GPU are marked ignored.
@@ -68,12 +73,13 @@ if wants bench; then
     for trace in "$here"/traces/*.csv; do
         add 60 bench/gpu "${quick[@]}" --segments trace "traces/$(basename "$trace")"
     done
-    add 120 bench/host_path
+    add 120 bench/host_path --bench --json
 fi
 if wants examples; then
-    add 60 examples/clear_pool --json
+    if on_cuda examples/clear_pool; then add 60 examples/clear_pool --backend cuda --json; fi
     for trace in "$here"/traces/*.csv; do
-        add 60 examples/replay --json "traces/$(basename "$trace")"
+        on_cuda examples/replay || break
+        add 60 examples/replay --backend cuda --json "traces/$(basename "$trace")"
     done
 fi
 ((${#plan[@]})) || { echo "run.sh: nothing to run for ${parts[*]}" >&2; exit 2; }
