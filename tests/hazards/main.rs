@@ -6,3 +6,5 @@
 
 mod common;
 mod ordering;
+mod scope;
+mod threads;
