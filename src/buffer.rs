@@ -152,9 +152,7 @@ fn free<B: Backend>(record: Box<Record<B>>) {
         drop(state);
         return free_by_detour(record);
     }
-    state.live -= 1;
-    state.counters.frees += 1;
-    state.counters.in_use -= record.bytes;
+    state.give(record.bytes);
     state.put(record);
 }
 
@@ -195,9 +193,7 @@ fn free_by_detour<B: Backend>(record: Box<Record<B>>) {
         home.pool.free_to_heap(block, stamps, record.take());
         state = home.state.lock();
     }
-    state.live -= 1;
-    state.counters.frees += 1;
-    state.counters.in_use -= bytes;
+    state.give(bytes);
     if !block.is_none()
         && let Some(record) = record
     {
@@ -224,11 +220,11 @@ fn collect_free_points<B: Backend>(home: &StreamCore<B>, address: u64) -> Stamps
     let set = home.state.lock().sets.remove(&address).unwrap_or_default();
     let mut stamps = Stamps::Clean;
     for other in set {
-        // SAFETY: the set's entry is counted in the other stream's `live` until the section below.
+        // SAFETY: the set's entry is counted in the other stream's `named` until the section below.
         let other: &StreamCore<B> = unsafe { Home::counted(other) };
         let mut state = other.state.lock();
         stamps.add(FreePoint { timeline: other.id(), epoch: state.open });
-        state.live -= 1;
+        state.named -= 1;
         other.note_if_unused(&state);
     }
     stamps

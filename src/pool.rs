@@ -338,7 +338,7 @@ impl<B: Backend> PoolCore<B> {
     /// A buffer of no bytes.
     pub(crate) fn alloc_nothing(&self, core: &StreamCore<B>) -> Result<Buffer<B>, Error> {
         self.check_open()?;
-        core.state.lock().live += 1;
+        core.state.lock().take(0);
         Ok(Buffer::new(Record::new(Home::new(core))))
     }
 
@@ -363,7 +363,7 @@ impl<B: Backend> PoolCore<B> {
         let mut stats = central.stats();
         for core in streams.iter() {
             let state = core.state.lock();
-            stats.add_stream(&state.counters, state.list.bytes(), state.live);
+            stats.add_stream(&state.counters, state.in_use, state.live);
         }
         drop(central);
         stats.finish(
@@ -382,8 +382,8 @@ impl<B: Backend> PoolCore<B> {
         let mut in_use = 0;
         for core in streams.iter() {
             let mut state = core.state.lock();
-            state.counters.peak_in_use = state.counters.in_use;
-            in_use += state.counters.in_use;
+            state.counters.peak_in_use = state.in_use;
+            in_use += state.in_use;
         }
         central.peak_in_use = in_use;
     }

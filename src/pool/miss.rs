@@ -163,8 +163,8 @@ impl<B: Backend> PoolCore<B> {
         let mut record = spare.unwrap_or_else(|| Record::new(home));
         record.assign(home, block, miss.size, address, len);
         let mut state = miss.core.state.lock();
-        state.live += 1;
-        state.counters.take(record.bytes);
+        state.take(record.bytes);
+        state.counters.misses += 1;
         drop(state);
         Buffer::new(record)
     }

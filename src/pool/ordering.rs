@@ -270,7 +270,7 @@ impl<B: Backend> PoolCore<B> {
         }
         self.order_after_now(&record.home, other)?;
         // Counted before it is named, so that a name is always counted.
-        other.state.lock().live += 1;
+        other.state.lock().named += 1;
         let named = {
             let mut home = record.home.state.lock();
             let set = home.sets.entry(record.address).or_default();
@@ -283,7 +283,7 @@ impl<B: Backend> PoolCore<B> {
         };
         if !named {
             // The handle that names `other` keeps it registered.
-            other.state.lock().live -= 1;
+            other.state.lock().named -= 1;
         }
         Ok(())
     }
@@ -303,18 +303,13 @@ impl<B: Backend> PoolCore<B> {
         if !record.block.is_none() {
             self.order_after_now(&record.home, other)?;
         }
-        {
-            let mut state = other.state.lock();
-            state.live += 1;
-            state.counters.take(record.bytes);
-        }
+        other.state.lock().take(record.bytes);
         // SAFETY: the buffer is counted in home's `live` until the section below.
         let home = unsafe { record.home.counted() };
         let set = {
             let mut state = home.state.lock();
             let set = state.sets.remove(&record.address);
-            state.live -= 1;
-            state.counters.in_use -= record.bytes;
+            state.give(record.bytes);
             home.note_if_unused(&state);
             set
         };

@@ -24,15 +24,22 @@ pub(crate) struct StreamCore<B: Backend> {
     stream: Option<B::Stream>,
 }
 
-/// What the small lock guards.
+/// What the small lock guards. What a free touches comes first and, with the lock and the list's map,
+/// fills one cache line.
+#[repr(C)]
 pub(crate) struct StreamState<B: Backend> {
     /// The reasons why an allocation or a free cannot take the short way; none is the usual case.
     pub(crate) detours: Detours,
     /// The epoch that frees are stamped with.
     pub(crate) open: Epoch,
-    pub(crate) list: StreamList<B>,
-    /// Buffers whose home this is, and entries of `use_on` sets that name it.
+    /// Buffers whose home this is.
     pub(crate) live: u64,
+    /// Bytes in buffers whose home this is.
+    pub(crate) in_use: u64,
+    pub(crate) list: StreamList<B>,
+    pub(crate) counters: StreamCounters,
+    /// Entries of `use_on` sets that name this stream.
+    pub(crate) named: u64,
     /// `PoolStream` handles, clones not counted.
     pub(crate) handles: u64,
     /// Driver calls in flight on this stream.
@@ -42,7 +49,6 @@ pub(crate) struct StreamState<B: Backend> {
     pub(crate) frontier: Arc<Frontier>,
     /// The other streams of this stream's buffers, by address.
     pub(crate) sets: BTreeMap<u64, Vec<Home<B>>>,
-    pub(crate) counters: StreamCounters,
 }
 
 /// What one stream counts, under its lock.
@@ -50,20 +56,10 @@ pub(crate) struct StreamState<B: Backend> {
 pub(crate) struct StreamCounters {
     /// Allocations from the list.
     pub(crate) hits: u64,
-    /// Frees, by whichever way.
-    pub(crate) frees: u64,
-    /// Bytes in buffers whose home this is.
-    pub(crate) in_use: u64,
-    /// The most that `in_use` has been.
+    /// Allocations by the long way.
+    pub(crate) misses: u64,
+    /// The most bytes that have been in buffers whose home this is.
     pub(crate) peak_in_use: u64,
-}
-
-impl StreamCounters {
-    #[inline]
-    pub(crate) fn take(&mut self, bytes: u64) {
-        self.in_use += bytes;
-        self.peak_in_use = self.peak_in_use.max(self.in_use);
-    }
 }
 
 /// A set of reasons for the long way.
@@ -108,14 +104,16 @@ impl<B: Backend> StreamState<B> {
         StreamState {
             detours,
             open: Epoch::FIRST,
-            list: StreamList::new(),
             live: 0,
+            in_use: 0,
+            list: StreamList::new(),
+            counters: StreamCounters::default(),
+            named: 0,
             handles: 0,
             pins: 0,
             shut: 0,
             frontier: Arc::default(),
             sets: BTreeMap::new(),
-            counters: StreamCounters::default(),
         }
     }
 
@@ -124,6 +122,21 @@ impl<B: Backend> StreamState<B> {
         let epoch = self.open;
         self.open = epoch.next();
         epoch
+    }
+
+    /// Counts one more buffer of `bytes` bytes.
+    #[inline]
+    pub(crate) fn take(&mut self, bytes: u64) {
+        self.live += 1;
+        self.in_use += bytes;
+        self.counters.peak_in_use = self.counters.peak_in_use.max(self.in_use);
+    }
+
+    /// Counts one buffer of `bytes` bytes less.
+    #[inline]
+    pub(crate) fn give(&mut self, bytes: u64) {
+        self.live -= 1;
+        self.in_use -= bytes;
     }
 
     /// Puts a free block on the list, stamped with the open epoch.
@@ -135,7 +148,7 @@ impl<B: Backend> StreamState<B> {
 
     /// Whether nothing keeps the stream in the pool.
     pub(crate) fn is_unused(&self) -> bool {
-        self.handles == 0 && self.live == 0 && self.pins == 0
+        self.handles == 0 && self.live == 0 && self.named == 0 && self.pins == 0
     }
 }
 
@@ -173,9 +186,8 @@ impl<B: Backend> StreamCore<B> {
         }
         let mut record = state.list.pop(size, align)?;
         record.len = len;
-        state.live += 1;
+        state.take(record.bytes);
         state.counters.hits += 1;
-        state.counters.take(record.bytes);
         Some(record)
     }
 
@@ -233,7 +245,7 @@ impl<B: Backend> StreamCore<B> {
         let mut chain = None;
         {
             let mut state = self.state.lock();
-            if state.list.bytes() == 0 || !state.list.may_hold(bytes.max(1)) {
+            if !state.list.may_hold(bytes.max(1)) {
                 return;
             }
             // Chained through their own links, in reverse; `each` may be slow and runs unlocked.

@@ -12,27 +12,21 @@ const WORDS: usize = BINS.div_ceil(64);
 
 /// The free blocks of one stream. Each bin is a stack: the most recently freed block goes first, since
 /// it is the likeliest to be in the device's cache.
+#[repr(C)]
 pub(crate) struct StreamList<B: Backend> {
-    bins: Box<[Option<Box<Record<B>>>; BINS]>,
     /// Which bins are not empty.
     filled: [u64; WORDS],
-    /// All that is on the list.
-    bytes: u64,
+    bins: [Option<Box<Record<B>>>; BINS],
 }
 
 impl<B: Backend> StreamList<B> {
     pub(super) fn new() -> StreamList<B> {
-        StreamList { bins: Box::new([const { None }; BINS]), filled: [0; WORDS], bytes: 0 }
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        StreamList { filled: [0; WORDS], bins: [const { None }; BINS] }
     }
 
     #[inline]
     pub(super) fn push(&mut self, mut record: Box<Record<B>>) {
         let bin = usize::from(record.bin);
-        self.bytes += record.bytes;
         self.filled[bin / 64] |= 1 << (bin % 64);
         record.next = self.bins[bin].take();
         self.bins[bin] = Some(record);
@@ -48,7 +42,6 @@ impl<B: Backend> StreamList<B> {
             if found.bytes == size.bytes && found.address & (align - 1) == 0 {
                 let mut record = at.take()?;
                 *at = record.next.take();
-                self.bytes -= record.bytes;
                 if self.bins[bin].is_none() {
                     self.filled[bin / 64] &= !(1 << (bin % 64));
                 }
@@ -87,7 +80,6 @@ impl<B: Backend> StreamList<B> {
             }
             while let Some(mut record) = taken {
                 taken = record.next.take();
-                self.bytes -= record.bytes;
                 each(record);
             }
         }

@@ -1,6 +1,7 @@
 //! The CUDA backend at the level of its verbs, on the stand-in for the driver (`standin/`): what the
 //! thread, the program's own errors, other captures and the end of the process see of it.
 
+#![expect(clippy::disallowed_methods, reason = "these tests play the other code of a program")]
 #![cfg(target_os = "linux")]
 
 #[path = "../common/standin.rs"]
