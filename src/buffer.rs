@@ -180,7 +180,8 @@ fn free_by_detour<B: Backend>(record: Box<Record<B>>) {
     // SAFETY: as in `free`; the count is lowered in the last locked section below.
     let home = unsafe { record.home.counted() };
     let (address, bytes, block) = (record.address, record.bytes, record.block);
-    let stamps = if record.is_shared() { collect_free_points(home, address) } else { Stamps::Clean };
+    let stamps =
+        if record.is_shared() { collect_free_points(home, address) } else { Stamps::Clean };
 
     let mut record = Some(record);
     let mut state = home.state.lock();

@@ -15,6 +15,8 @@ mod stats;
 mod sync;
 
 pub use backend::Backend;
+#[cfg(feature = "cuda")]
+pub use backend::cuda;
 #[cfg(feature = "sim")]
 pub use backend::sim;
 pub use buffer::Buffer;

@@ -16,7 +16,7 @@ mod steal;
 
 use std::fmt;
 
-use crate::backend::{Backend, StreamKind};
+use crate::backend::{Backend, StreamIdentity, StreamKind};
 use crate::buffer::Buffer;
 use crate::config::{Config, Limit, PoolBuilder};
 use crate::error::{Error, Reason};
@@ -25,7 +25,7 @@ use crate::order::{Stamps, TimelineId};
 use crate::pool_stream::PoolStream;
 use crate::pool_stream::core::{Detours, StreamCore};
 use crate::pool_stream::record::{Home, Record};
-use crate::stats::{Steps, Stats};
+use crate::stats::{Stats, Steps};
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Weak, host};
 
 use central::Central;
@@ -253,7 +253,7 @@ impl<B: Backend> PoolCore<B> {
         let mut core = PoolCore::new(backend, config);
         for peer in peers {
             let driver = &peer.core().driver;
-            core.driver.memory("give a peer access", |own| own.allow_peer(driver.backend()))?;
+            core.driver.allow_peer(driver)?;
             core.peers.push(Arc::clone(driver));
         }
         core.limit = match core.config.limit {
@@ -324,12 +324,9 @@ impl<B: Backend> PoolCore<B> {
         self.unused_count.fetch_add(1, Ordering::Release);
     }
 
-    fn identify(&self, stream: &B::Stream) -> Result<crate::backend::StreamIdentity, Error> {
-        let backend = self.driver.backend();
-        let identity = backend.identify(stream).map_err(|error| {
-            Error::driver("identify a stream", backend.error_kind(&error), error)
-        })?;
-        if identity.context != backend.context_id() {
+    fn identify(&self, stream: &B::Stream) -> Result<StreamIdentity, Error> {
+        let identity = self.driver.identify(stream)?;
+        if identity.context != self.driver.context_id() {
             return Err(Error::new(Reason::ForeignContext));
         }
         if identity.kind == StreamKind::PerThread {
@@ -369,7 +366,12 @@ impl<B: Backend> PoolCore<B> {
             stats.add_stream(&state.counters, state.list.bytes(), state.live);
         }
         drop(central);
-        stats.finish(streams.len() as u64, self.driver.calls(), &self.steps, self.driver.stray_errors());
+        stats.finish(
+            streams.len() as u64,
+            self.driver.calls(),
+            &self.steps,
+            self.driver.stray_errors(),
+        );
         stats
     }
 

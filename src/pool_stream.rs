@@ -6,8 +6,8 @@ pub(crate) mod record;
 
 use std::fmt;
 
-use self::core::StreamCore;
 use self::core::Detours;
+use self::core::StreamCore;
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::error::{Error, Reason};

@@ -3,7 +3,7 @@
 use super::{PoolCore, PooledEvent};
 use crate::backend::Backend;
 use crate::error::{Error, Reason};
-use crate::order::{Closed, Epoch, Moment, Timeline, TimelineId};
+use crate::order::{Closed, Epoch, Evidence, Moment, Timeline, TimelineId};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::record::{Home, Record};
 use crate::sync::Arc;
@@ -11,6 +11,9 @@ use crate::sync::Arc;
 /// From this many published events on, closing an epoch also asks the oldest ones, so that a stream
 /// whose epochs nobody asks for keeps no more of them than are under way.
 const BACKLOG: usize = 16;
+
+/// From this many entries on, a frontier is rid of those that have completed.
+const FRONTIER: usize = 32;
 
 /// A driver call in flight on a stream, counted under its lock. It holds the core as well, so that the
 /// last unlock is safe.
@@ -78,8 +81,18 @@ impl<B: Backend> PoolCore<B> {
             self.reject(timeline, closed);
             return Err(error);
         }
-        taker.ordered_after(timeline.id(), closed);
+        if taker.ordered_after(timeline.id(), closed) > FRONTIER {
+            taker.pool.prune_frontier(taker);
+        }
         Ok(())
+    }
+
+    /// Drops what has completed from a stream's frontier: it orders nothing any more.
+    fn prune_frontier(&self, core: &StreamCore<B>) {
+        let central = self.central.lock();
+        let mut state = core.state.lock();
+        let completed = |timeline, epoch| central.timelines.completed(timeline) >= epoch;
+        Arc::make_mut(&mut state.frontier).prune(completed);
     }
 
     /// Makes `taker` wait for all that is queued on `source` by now.
@@ -276,7 +289,11 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Makes another stream of this pool a buffer's home.
-    pub(crate) fn move_to(&self, record: &mut Record<B>, other: &StreamCore<B>) -> Result<(), Error> {
+    pub(crate) fn move_to(
+        &self,
+        record: &mut Record<B>,
+        other: &StreamCore<B>,
+    ) -> Result<(), Error> {
         if record.home.is(other) {
             return Ok(());
         }
@@ -310,9 +327,9 @@ impl<B: Backend> PoolCore<B> {
 
     /// Whether a stream's device has access to this pool's memory.
     fn check_access(&self, other: &StreamCore<B>) -> Result<(), Error> {
-        let context = self.driver.backend().context_id();
-        let same = other.identity.context == context;
-        let peer = || self.peers.iter().any(|own| own.backend().context_id() == other.identity.context);
+        let context = other.identity.context;
+        let same = context == self.driver.context_id();
+        let peer = || self.peers.iter().any(|own| own.context_id() == context);
         if same || peer() { Ok(()) } else { Err(Error::new(Reason::NoPeerAccess)) }
     }
 

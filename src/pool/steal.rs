@@ -1,7 +1,7 @@
 //! Taking a free block that another stream freed, with a wait.
 
-use super::miss::{Miss, cover};
 use super::PoolCore;
+use super::miss::{Miss, cover};
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::heap::BlockId;
@@ -68,7 +68,7 @@ impl<B: Backend> PoolCore<B> {
         };
         let can_have = |stamps: &Stamps| stamps.points().iter().all(can_wait);
         let block = if union {
-            central.heap.take_run(bytes, align, &can_have)?
+            central.heap.take_run(bytes, align, &can_have, timelines)?
         } else {
             let victim = central.heap.find_steal(bytes, align, can_have)?;
             central.heap.carve(victim, bytes, align)

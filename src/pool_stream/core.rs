@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crossbeam_utils::CachePadded;
+
 use super::list::StreamList;
 use super::record::{Home, Record};
 use crate::backend::{Backend, StreamIdentity};
@@ -12,13 +14,12 @@ use crate::sync::{Arc, SpinLock};
 
 /// One stream of one pool.
 pub(crate) struct StreamCore<B: Backend> {
-    /// The small lock. It guards sections of a few dozen instructions, and no driver call.
-    pub(crate) state: SpinLock<StreamState<B>>,
+    /// The small lock. It guards sections of a few dozen instructions, and no driver call. Streams are
+    /// used by different threads: none shares a cache line with another's lock.
+    pub(crate) state: CachePadded<SpinLock<StreamState<B>>>,
     pub(crate) timeline: Arc<Timeline<PooledEvent<B>>>,
     pub(crate) pool: Arc<PoolCore<B>>,
     pub(crate) identity: StreamIdentity,
-    /// Whether each free closes an epoch of its own.
-    pub(crate) record_on_free: bool,
     /// There until the core is dropped.
     stream: Option<B::Stream>,
 }
@@ -146,11 +147,10 @@ impl<B: Backend> StreamCore<B> {
         record_on_free: bool,
     ) -> StreamCore<B> {
         StreamCore {
-            state: SpinLock::new(StreamState::new(record_on_free)),
+            state: CachePadded::new(SpinLock::new(StreamState::new(record_on_free))),
             timeline: Arc::new(Timeline::new()),
             pool,
             identity,
-            record_on_free,
             stream: Some(stream),
         }
     }
@@ -185,11 +185,12 @@ impl<B: Backend> StreamCore<B> {
     }
 
     /// This stream now waits for a closed epoch of `timeline`. To be called after the wait returned.
+    /// Says how many entries its frontier has.
     pub(crate) fn ordered_after(
         &self,
         timeline: TimelineId,
         closed: &Closed<PooledEvent<B>>,
-    ) {
+    ) -> usize {
         let home = self.id();
         let mut state = self.state.lock();
         let frontier = Arc::make_mut(&mut state.frontier);
@@ -197,6 +198,7 @@ impl<B: Backend> StreamCore<B> {
         if timeline != home {
             frontier.raise(timeline, closed.epoch);
         }
+        frontier.len()
     }
 
     /// Counts one more driver call in flight, unless the stream leaves the pool.

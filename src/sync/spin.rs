@@ -52,7 +52,8 @@ impl<T> SpinLock<T> {
     #[inline]
     pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
         // Acquire, with the release store of the last unlock: its section happened before this one.
-        if self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
             self.lock_contended();
         }
         SpinGuard {

@@ -82,10 +82,10 @@ impl SimDevice {
     /// [`NotSupported`](Code::NotSupported) for a host function in a capture; capture errors; sticky
     /// and injected ones. A kernel that touches what it must not is a hazard, not an error: the
     /// context is lost when it executes.
-    pub fn launch(&self, stream: &SimStream, kernel: Kernel) -> Result<(), SimError> {
+    pub fn launch(&self, stream: &SimStream, mut kernel: Kernel) -> Result<(), SimError> {
         self.call(Call::Launch, |state| {
             let stream = self.own_timeline(state, stream)?;
-            state.launch(stream, kernel)
+            state.launch(stream, &mut kernel)
         })
     }
 

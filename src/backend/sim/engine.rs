@@ -74,8 +74,8 @@ pub(super) struct Launched {
     pub(super) stamp: u64,
     pub(super) gates: Vec<GateId>,
     pub(super) function: Option<Box<dyn FnOnce() + Send>>,
-    /// How often memory had been unmapped when `accesses` was resolved.
-    pub(super) unmaps: u64,
+    /// How often mappings had changed when `accesses` was resolved.
+    pub(super) changes: u64,
 }
 
 impl std::fmt::Debug for Launched {

@@ -23,7 +23,7 @@ pub(super) struct Written {
     pub(super) timeline: TimelineId,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Oracle {
     pub(super) done: Done,
     /// By physical address, as of submission.
@@ -102,7 +102,7 @@ impl Oracle {
                 if !piece.accessible {
                     self.untouchable(HazardKind::NoAccess, submission, access, at, piece.bytes);
                 }
-                if piece.bytes == access.bytes {
+                if piece.accessible && piece.bytes == access.bytes {
                     access.physical = piece.physical;
                 }
                 self.submit_piece(submission, access, &piece);
@@ -271,11 +271,11 @@ impl Oracle {
         op: OpNumber,
         (timeline, context): (TimelineId, usize),
         accesses: &[Access],
-        (stamp, unmaps): (u64, u64),
+        (stamp, changes): (u64, u64),
     ) -> bool {
         let written = Written { stamp, op, timeline };
         for access in accesses {
-            if access.physical != UNRESOLVED && unmaps == memory.unmaps {
+            if access.physical != UNRESOLVED && changes == memory.changes {
                 self.execute_piece(written, access, access.address, access.physical, access.bytes);
                 continue;
             }

@@ -1,6 +1,7 @@
 //! One simulated machine: its lock, its devices, and the way into and out of every call.
 #![forbid(unsafe_code)]
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::capture::Captures;
@@ -28,7 +29,6 @@ pub(super) fn new_id() -> u64 {
 }
 
 /// What all devices of one machine share.
-#[derive(Debug)]
 pub(super) struct Machine {
     pub(super) id: u64,
     /// Woken when something happened that a blocked host thread may have waited for.
@@ -38,7 +38,6 @@ pub(super) struct Machine {
     point: CallPoint,
 }
 
-#[derive(Debug)]
 pub(super) struct State {
     pub(super) check: bool,
     pub(super) costs: Costs,
@@ -51,7 +50,6 @@ pub(super) struct State {
 }
 
 /// One device.
-#[derive(Debug)]
 pub(super) struct Context {
     pub(super) id: u64,
     pub(super) counts: CallCounts,
@@ -76,6 +74,13 @@ pub(super) struct Context {
 pub(super) struct Job {
     timeline: TimelineId,
     function: Box<dyn FnOnce() + Send>,
+}
+
+impl fmt::Debug for Machine {
+    /// A machine's state is no reading matter.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machine").field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 /// Who makes a call. The program's own calls are not counted, and no plan of a test makes them fail
@@ -380,7 +385,7 @@ impl State {
             op.number,
             (id, context),
             &launched.accesses,
-            (launched.stamp, launched.unmaps),
+            (launched.stamp, launched.changes),
         );
         if !good {
             self.contexts[context].note_sticky(Code::IllegalAddress);
