@@ -30,4 +30,4 @@ mod world;
 
 pub use coverage::Coverage;
 pub use program::{Exit, Op, Program, Setup, Step};
-pub use run::{Fault, Failure, fail_call, frozen, lock_step, quick, quick_on_threads, run, sizes};
+pub use run::{Failure, Fault, fail_call, frozen, lock_step, quick, quick_on_threads, run, sizes};
