@@ -93,11 +93,13 @@ impl<E> Timeline<E> {
         }
     }
 
-    /// Makes a closed epoch known, with its event: to be called only after the record has returned.
-    pub(crate) fn publish(&self, own: Closed<E>) {
+    /// Makes a closed epoch known, with its event: to be called only after the record has returned. Says
+    /// how many are published.
+    pub(crate) fn publish(&self, own: Closed<E>) -> usize {
         let mut closed = self.closed.lock();
         let at = closed.partition_point(|other| other.epoch < own.epoch);
         closed.insert(at, own);
+        closed.len()
     }
 
     /// Takes back an event whose wait or query failed: its epoch counts as not closed.
