@@ -264,7 +264,12 @@ impl World {
         ensure!(peak <= limit, "{peak} bytes were taken, over the limit of {limit}");
         ensure!(stats.peak_reserved >= stats.reserved, "a peak below what is reserved: {stats:?}");
         ensure!(relaxed || stats.quarantined == 0, "bytes are quarantined: {stats:?}");
-        ensure!(relaxed || stats.stray_errors == 0, "stray errors: {:?}", side.pool.take_error());
+        if let Some(error) = side.pool.take_error() {
+            // A free that must close its epoch and cannot, because its stream captures, says so here.
+            let told = error.is_capture() && self.coverage.captures > 0;
+            ensure!(relaxed || told, "a stray error: {error}");
+            self.coverage.stray_errors += 1;
+        }
         let before = std::mem::replace(&mut side.stats, stats);
         self.coverage.quarantines += u64::from(stats.quarantined > 0);
         count_steps(&mut self.coverage, &before, &stats);
