@@ -246,13 +246,11 @@ impl World {
         let relaxed = self.is_relaxed();
         let of_pool = |live: &&Live| live.pool == pool;
         let in_use: u64 = self.live.iter().filter(of_pool).map(Live::capacity).sum();
-        let named = |live: &Live| live.named.iter().filter(|uid| self.pool_of(**uid) == pool).count();
-        let live = self.live.iter().filter(of_pool).count()
-            + self.live.iter().map(named).sum::<usize>();
+        let live = self.live.iter().filter(of_pool).count();
         let side = &mut self.sides[pool];
         let stats = side.pool.stats();
         ensure!(stats.in_use == in_use, "{in_use} bytes are in buffers: {stats:?}");
-        ensure!(stats.live == live as u64, "{live} buffers and names are live: {stats:?}");
+        ensure!(stats.live == live as u64, "{live} buffers are live: {stats:?}");
         let parts =
             stats.in_use + stats.free_clean + stats.free_pending + stats.quarantined + stats.in_transit;
         ensure!(stats.reserved == parts, "the parts make {parts} bytes: {stats:?}");
