@@ -349,9 +349,7 @@ impl World {
     /// Closes a pool; if that succeeds, its device gets a new one.
     fn close(&mut self, local: &mut Local, pool: u8) -> Result<bool, String> {
         let pool = self.side(pool);
-        let buffers = self.live.iter().any(|live| live.pool == pool)
-            || self.live.iter().any(|live| live.named.iter().any(|uid| self.pool_of(*uid) == pool));
-        if buffers {
+        if self.live.iter().any(|live| live.pool == pool) {
             match self.sides[pool].pool.close() {
                 Ok(()) => return Err("a pool was closed under a live buffer".to_owned()),
                 Err(error) => self.expect_error(&error, error.is_in_use(), "close")?,
