@@ -22,7 +22,6 @@ use crate::buffer::Buffer;
 use crate::config::{Config, Limit, PoolBuilder};
 use crate::error::{Error, Reason};
 use crate::heap::BlockId;
-use crate::heap::size_class::Rounded;
 use crate::order::{Stamps, TimelineId};
 use crate::pool_stream::PoolStream;
 use crate::pool_stream::core::{Detours, StreamCore};
@@ -340,8 +339,12 @@ impl<B: Backend> PoolCore<B> {
     /// A buffer of no bytes.
     pub(crate) fn alloc_nothing(&self, core: &StreamCore<B>) -> Result<Buffer<B>, Error> {
         self.check_open()?;
-        core.state.lock().take(0);
-        Ok(Buffer::new(Home::new(core), BlockId::NONE, 0, Rounded { bytes: 0, bin: 0 }, 0))
+        {
+            let mut state = core.state.lock();
+            state.take(0);
+            state.counters.misses += 1;
+        }
+        Ok(Buffer::empty(Home::new(core)))
     }
 
     /// A free block goes to the heap.

@@ -26,5 +26,8 @@ fn no_frozen_operation_corrupts_data() {
     }
     assert!(schedules > 4000, "{schedules} schedules");
     assert!(reached.kernels > 2 * schedules, "too few kernels: {reached:?}");
-    assert!(reached.early_steals > 0 && reached.late_steals > 0 && reached.unions > 0, "{reached:?}");
+    assert!(
+        reached.early_steals > 0 && reached.late_steals > 0 && reached.unions > 0,
+        "{reached:?}"
+    );
 }

@@ -15,7 +15,11 @@ fn the_corpus_passes() {
     for (name, entry) in TARGETS {
         let source = fuzz_dir().join("fuzz_targets").join(format!("{name}.rs"));
         let text = fs::read_to_string(&source).expect("each entry has a fuzz target");
-        assert!(text.contains(&format!("fuzz({name:?}")), "{} runs another entry", source.display());
+        assert!(
+            text.contains(&format!("fuzz({name:?}")),
+            "{} runs another entry",
+            source.display()
+        );
         let corpus = fs::read_dir(fuzz_dir().join("corpus").join(name)).expect("there is a corpus");
         let files: Vec<_> = corpus.map(|file| file.expect("an entry").path()).collect();
         assert!(files.len() >= 4, "the corpus of {name} has {} files", files.len());

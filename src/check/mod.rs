@@ -32,4 +32,4 @@ mod world;
 pub use coverage::Coverage;
 pub use fuzz::{TARGETS, fuzz};
 pub use program::{Exit, Op, Program, Setup, Step};
-pub use run::{Fault, Failure, fail_call, frozen, lock_step, quick, quick_on_threads, run};
+pub use run::{Failure, Fault, fail_call, frozen, lock_step, quick, quick_on_threads, run};

@@ -54,7 +54,11 @@ impl World {
             }
             Err(error) if self.is_capturing(uid) => {
                 self.coverage.refused_by_capture += 1;
-                self.expect_error(&error, error.is_capture(), "an allocation on a capturing stream")?;
+                self.expect_error(
+                    &error,
+                    error.is_capture(),
+                    "an allocation on a capturing stream",
+                )?;
             }
             Err(error) => {
                 self.expect_error(&error, error.is_out_of_memory(), "an allocation")?;
@@ -222,7 +226,8 @@ impl World {
     fn busy(&mut self, stream: u8, ns: u64) -> Result<bool, String> {
         let Some(slot) = self.slot(stream) else { return Ok(false) };
         let slot = &self.slots[slot];
-        let result = self.sides[slot.pool].device.launch(slot.handle.raw(), Kernel::new().taking(ns));
+        let result =
+            self.sides[slot.pool].device.launch(slot.handle.raw(), Kernel::new().taking(ns));
         ensure!(result.is_ok() || self.is_relaxed(), "a launch failed: {result:?}");
         Ok(true)
     }
@@ -242,7 +247,8 @@ impl World {
         let refused = other.pool > live.pool;
         let foreign = other.pool != live.pool;
         if let Err(error) = result {
-            let expected = !nothing && (refused && error.is_wrong_stream() || capturing && error.is_capture());
+            let expected =
+                !nothing && (refused && error.is_wrong_stream() || capturing && error.is_capture());
             self.coverage.refusals += u64::from(refused);
             self.coverage.refused_by_capture += u64::from(capturing);
             self.expect_error(&error, expected, "use_on")?;
@@ -303,7 +309,8 @@ impl World {
     /// The device's number of a buffer's home, where a handle of it is at hand.
     fn number_of(&self, live: &Live) -> Option<u32> {
         let slot = self.slots.iter().find(|slot| slot.uid == live.home);
-        let raw = slot.map_or_else(|| live.buffer.stream().raw().clone(), |slot| slot.handle.raw().clone());
+        let raw = slot
+            .map_or_else(|| live.buffer.stream().raw().clone(), |slot| slot.handle.raw().clone());
         raw.number()
     }
 }

@@ -21,7 +21,9 @@ impl World {
                 self.sides[0].device.run();
                 Ok(true)
             }
-            Op::Create { pool, record_on_free, again } => self.create_or_find(pool, record_on_free, again),
+            Op::Create { pool, record_on_free, again } => {
+                self.create_or_find(pool, record_on_free, again)
+            }
             Op::DropStream { stream } => self.drop_stream(stream),
             Op::Retire { stream } => self.retire(stream),
             Op::Quiesce { pool } => self.quiesce(local, pool),
@@ -56,8 +58,12 @@ impl World {
                 }
                 Ok(true)
             }
-            Op::Alloc { .. } | Op::Free { .. } | Op::Launch { .. } | Op::Busy { .. }
-            | Op::UseOn { .. } | Op::MoveTo { .. } => Ok(false),
+            Op::Alloc { .. }
+            | Op::Free { .. }
+            | Op::Launch { .. }
+            | Op::Busy { .. }
+            | Op::UseOn { .. }
+            | Op::MoveTo { .. } => Ok(false),
         }
     }
 
@@ -71,7 +77,12 @@ impl World {
     }
 
     /// An operation that must succeed, or fail because of a capture.
-    fn settle(&mut self, result: Result<(), Error>, capturing: bool, what: &str) -> Result<bool, String> {
+    fn settle(
+        &mut self,
+        result: Result<(), Error>,
+        capturing: bool,
+        what: &str,
+    ) -> Result<bool, String> {
         match result {
             Ok(()) => ensure!(!capturing, "{what} succeeded on a capturing stream"),
             Err(error) => {
@@ -94,7 +105,8 @@ impl World {
             return Ok(false);
         };
         let (later, earlier) = (self.slots[slot].uid, self.slots[other].uid);
-        let capturing = later != earlier && (self.is_capturing(later) || self.is_capturing(earlier));
+        let capturing =
+            later != earlier && (self.is_capturing(later) || self.is_capturing(earlier));
         let result = self.slots[slot].handle.wait_for(&self.slots[other].handle);
         if result.is_ok() {
             self.order.order(earlier, later);
@@ -102,7 +114,12 @@ impl World {
         self.settle(result, capturing, "wait_for")
     }
 
-    fn create_or_find(&mut self, pool: u8, record_on_free: bool, again: bool) -> Result<bool, String> {
+    fn create_or_find(
+        &mut self,
+        pool: u8,
+        record_on_free: bool,
+        again: bool,
+    ) -> Result<bool, String> {
         if again {
             let Some(slot) = self.slot(pool) else { return Ok(false) };
             let slot = &self.slots[slot];
@@ -286,7 +303,10 @@ impl World {
                     self.is_relaxed() || before.reserved - after.reserved == given,
                     "trim says that it gave {given} bytes: {before:?} {after:?}"
                 );
-                ensure!(before.reserved > keep || given == 0, "trim gave {given} bytes below {keep}");
+                ensure!(
+                    before.reserved > keep || given == 0,
+                    "trim gave {given} bytes below {keep}"
+                );
                 self.coverage.trimmed_bytes += given;
             }
             Err(error) => self.expect_error(&error, false, "trim")?,

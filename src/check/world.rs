@@ -251,10 +251,16 @@ impl World {
         let stats = side.pool.stats();
         ensure!(stats.in_use == in_use, "{in_use} bytes are in buffers: {stats:?}");
         ensure!(stats.live == live as u64, "{live} buffers are live: {stats:?}");
-        let parts =
-            stats.in_use + stats.free_clean + stats.free_pending + stats.quarantined + stats.in_transit;
+        let parts = stats.in_use
+            + stats.free_clean
+            + stats.free_pending
+            + stats.quarantined
+            + stats.in_transit;
         ensure!(stats.reserved == parts, "the parts make {parts} bytes: {stats:?}");
-        ensure!(stats.on_lists <= stats.free_pending, "lists are a part of what is pending: {stats:?}");
+        ensure!(
+            stats.on_lists <= stats.free_pending,
+            "lists are a part of what is pending: {stats:?}"
+        );
         let taken = side.device.memory_in_use();
         ensure!(stats.reserved == taken, "the device has given {taken} bytes: {stats:?}");
         let peak = side.device.memory_peak();
