@@ -6,6 +6,7 @@
 mod central;
 mod driver;
 mod end;
+mod foreign;
 mod grow;
 mod ladder;
 mod miss;
@@ -182,7 +183,7 @@ impl<B: Backend> StreamPool<B> {
     /// As for [`quiesce`](Self::quiesce).
     pub fn synchronize(&self) -> Result<(), Error> {
         self.core().begin_call()?;
-        self.core().quiesce_streams()
+        self.core().quiesce_all()
     }
 
     /// What the pool holds and has done. Takes each lock once, for a moment.

@@ -106,9 +106,17 @@ impl<E> Timeline<E> {
         closed.len()
     }
 
-    /// Takes back an event whose wait or query failed: its epoch counts as not closed.
-    pub(crate) fn unpublish(&self, event: &Arc<E>) {
-        self.closed.lock().retain(|own| !Arc::ptr_eq(&own.event, event));
+    /// Takes back an event whose wait or query failed: its epoch counts as not closed. Says `false`,
+    /// and keeps the event, when the stream has left: nothing can record another one, so that this is
+    /// the only evidence that there will be.
+    pub(crate) fn unpublish(&self, event: &Arc<E>) -> bool {
+        // Under the lock, so that it comes either before the stream leaves or after.
+        let mut closed = self.closed.lock();
+        if self.last().is_some() {
+            return false;
+        }
+        closed.retain(|own| !Arc::ptr_eq(&own.event, event));
+        true
     }
 
     /// The first published event that covers `epoch`.
@@ -142,9 +150,15 @@ impl<E> Timeline<E> {
         self.closed.lock().back().cloned()
     }
 
-    /// The stream has left; `last` was its last epoch, and is closed.
-    pub(crate) fn retire(&self, last: Epoch) {
-        self.last.store(last.get(), Ordering::Release);
+    /// The stream has left; `last` was its last epoch, which is closed and published. Should its event
+    /// have been taken back since, it is published again, as the only evidence that there will be.
+    pub(crate) fn retire(&self, last: Closed<E>) {
+        let mut closed = self.closed.lock();
+        self.last.store(last.epoch.get(), Ordering::Release);
+        let covered = closed.back().is_some_and(|own| own.epoch >= last.epoch);
+        if !covered && self.completed() < last.epoch {
+            closed.push_back(last);
+        }
     }
 
     /// The last epoch of a stream that has left.
@@ -248,6 +262,19 @@ mod tests {
         timeline.unpublish(&bad.event);
         assert!(timeline.cover(Epoch::from_u64(3)).is_none());
         assert!(timeline.cover(Epoch::from_u64(2)).is_some());
+    }
+
+    #[test]
+    fn the_last_event_of_a_stream_that_has_left_is_kept() {
+        let timeline = Timeline::new();
+        let last = closed(3, Moment::Early);
+        timeline.publish(last.clone());
+        assert!(timeline.unpublish(&last.event), "the stream can record another");
+        timeline.retire(last.clone());
+        assert!(!timeline.unpublish(&last.event));
+        assert_eq!(timeline.latest().map(|own| *own.event), Some(3), "the only evidence is gone");
+        timeline.complete(Epoch::from_u64(3));
+        assert!(timeline.is_over() && timeline.latest().is_none());
     }
 
     #[test]

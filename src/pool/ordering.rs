@@ -145,12 +145,11 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// An event that the driver refused is thrown away: its epoch counts as not closed. If nothing can
-    /// close it any more, because the stream has left, the blocks that wait for it are set aside until
-    /// a synchronize succeeds.
+    /// close it any more, because the stream has left, the event is kept (and destroyed after it) and
+    /// the blocks that wait for it are set aside until it, or the context, is synchronized.
     fn reject(&self, timeline: &Timeline<PooledEvent<B>>, closed: &Closed<PooledEvent<B>>) {
         closed.event.discard();
-        timeline.unpublish(&closed.event);
-        if timeline.last().is_some() {
+        if !timeline.unpublish(&closed.event) {
             self.central.lock().heap.quarantine_timeline(timeline.id());
         }
     }

@@ -95,7 +95,7 @@ impl<B: Backend> PoolCore<B> {
         {
             let mut central = self.central.lock();
             central.drain(core, 0);
-            core.timeline.retire(closed.epoch);
+            core.timeline.retire(closed);
             central.retired.push(Arc::clone(&core.timeline));
             let counters = core.state.lock().counters;
             central.past.hits += counters.hits;
