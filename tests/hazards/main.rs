@@ -6,6 +6,9 @@
 
 mod capture;
 mod common;
+mod end;
+mod errors;
+mod memory;
 mod ordering;
 mod scope;
 mod sizes;
