@@ -5,6 +5,8 @@ mod buffer;
 mod config;
 mod error;
 mod heap;
+#[cfg(all(test, loom))]
+mod models;
 mod order;
 mod pool;
 mod pool_stream;

@@ -9,6 +9,8 @@ mod end;
 mod grow;
 mod ladder;
 mod miss;
+#[cfg(all(test, loom))]
+mod models;
 mod ordering;
 mod registry;
 mod retire;

@@ -269,11 +269,11 @@ impl<B: Backend> QuiescentScope<B> {
         let Ok(Some(notes)) = notes else { return QuiescentReport::default() };
         OPEN.with(|open| open.set(open.get() - 1));
 
-        let mut unfinished: Vec<TimelineId> = (notes.streams.iter())
-            .map(|(timeline, _)| timeline)
-            .filter(|timeline| !self.pool.settle_noted(*timeline))
-            .collect();
+        // In the order of their numbers, not of the table: the same program makes the same calls.
+        let mut unfinished: Vec<TimelineId> =
+            notes.streams.iter().map(|(timeline, _)| timeline).collect();
         unfinished.sort_unstable();
+        unfinished.retain(|timeline| !self.pool.settle_noted(*timeline));
         let is_unfinished = |timeline: &TimelineId| unfinished.binary_search(timeline).is_ok();
         let single: u64 = (notes.streams.iter())
             .filter(|(timeline, _)| is_unfinished(timeline))

@@ -8,7 +8,7 @@ use crate::backend::{Backend, StreamIdentity};
 use crate::heap::size_class::Rounded;
 use crate::order::{Closed, Epoch, Frontier, Stamps, Taker, Timeline, TimelineId};
 use crate::pool::{PoolCore, PooledEvent};
-use crate::sync::{Arc, SpinLock};
+use crate::sync::{Arc, Lifetime, SpinLock};
 
 /// One stream of one pool.
 pub(crate) struct StreamCore<B: Backend> {
@@ -21,6 +21,7 @@ pub(crate) struct StreamCore<B: Backend> {
     pub(crate) record_on_free: bool,
     /// There until the core is dropped.
     stream: Option<B::Stream>,
+    lifetime: Lifetime,
 }
 
 /// What the small lock guards.
@@ -152,15 +153,18 @@ impl<B: Backend> StreamCore<B> {
             identity,
             record_on_free,
             stream: Some(stream),
+            lifetime: Lifetime::default(),
         }
     }
 
     pub(crate) fn id(&self) -> TimelineId {
+        self.lifetime.touch();
         self.timeline.id()
     }
 
     /// The backend's stream.
     pub(crate) fn stream(&self) -> &B::Stream {
+        self.lifetime.touch();
         self.stream.as_ref().expect("a stream is there until its core is dropped")
     }
 
@@ -220,6 +224,7 @@ impl<B: Backend> StreamCore<B> {
     /// that the core cannot have been freed.
     #[inline]
     pub(crate) fn note_if_unused(&self, state: &StreamState<B>) {
+        self.lifetime.touch();
         if state.detours.has(Detours::ORPHAN) && state.is_unused() {
             self.pool.note_unused(self.id());
         }

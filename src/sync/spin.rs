@@ -148,6 +148,19 @@ impl<T> Drop for SpinGuard<'_, T> {
     }
 }
 
+#[cfg(loom)]
+impl<T> Drop for SpinLock<T> {
+    /// Whoever frees a lock has seen every unlock of it: loom checks that.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // SAFETY: `self` is borrowed mutably; loom checks that no access is concurrent.
+            let locked = unsafe { self.locked.unsync_load() };
+            assert!(!locked, "a lock is freed while it is locked");
+            self.value.with_mut(|_| ());
+        }
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
