@@ -6,14 +6,14 @@
 //! kernel uses is never clean by accident, and a stream that has nothing to wait for does not wait.
 
 use crate::buffer::Buffer;
-use crate::config::{Growth, PoolBuilder, Reuse};
+use crate::config::{Growth, Reuse};
 use crate::pool::{PoolCore, StreamPool};
 use crate::pool_stream::PoolStream;
 use crate::sim::{Costs, Kernel, Schedule, SimConfig, SimDevice, SimStream};
 use crate::sync::{Arc, Weak};
 
-/// The size of every block in the models.
-pub(crate) const BLOCK: usize = 4096;
+/// The size of every block in the models: the pool takes segments of this size from the device.
+pub(crate) const BLOCK: usize = 2 << 20;
 
 pub(crate) type Pool = StreamPool<SimDevice>;
 pub(crate) type Stream = PoolStream<SimDevice>;
@@ -29,24 +29,27 @@ pub(crate) struct World {
 impl World {
     /// A pool that may reserve this many blocks, and takes another stream's rather than more memory.
     pub(crate) fn new(blocks: usize) -> World {
-        World::with(blocks, |builder| builder)
+        World::with(blocks, Schedule::Frozen(1))
     }
 
-    pub(crate) fn with(
-        blocks: usize,
-        options: impl FnOnce(PoolBuilder<SimDevice>) -> PoolBuilder<SimDevice>,
-    ) -> World {
+    /// The same on a device that executes everything at once.
+    pub(crate) fn prompt(blocks: usize) -> World {
+        World::with(blocks, Schedule::Timed)
+    }
+
+    fn with(blocks: usize, schedule: Schedule) -> World {
         let device = SimDevice::new(SimConfig {
-            schedule: Schedule::Frozen(1),
+            schedule,
             costs: Costs::free(),
             granularity: None,
             ..SimConfig::default()
         });
-        let builder = StreamPool::builder(device.clone())
+        let pool = StreamPool::builder(device.clone())
             .growth(Growth::Segments)
             .reuse(Reuse::Memory)
-            .limit((blocks * BLOCK) as u64);
-        let pool = options(builder).build().expect("the options are in range");
+            .limit((blocks * BLOCK) as u64)
+            .build()
+            .expect("the options are in range");
         let core = Arc::downgrade(pool.core());
         // The counter of completions belongs to the execution from its first use on.
         crate::order::completions();
@@ -93,7 +96,7 @@ impl World {
     }
 }
 
-/// Hands a buffer to the oracle as its stream's, and writes it there.
+/// Tells the oracle that the stream has got a buffer, and writes it there.
 pub(crate) fn write(device: &SimDevice, stream: &Stream, block: &Block) {
     device.note_handed_out(stream.raw(), block.device_ptr(), block.capacity() as u64);
     let kernel = Kernel::new().writes(block.device_ptr(), block.capacity() as u64);

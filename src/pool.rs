@@ -10,7 +10,7 @@ mod grow;
 mod ladder;
 mod miss;
 #[cfg(all(test, loom))]
-mod models;
+pub(crate) mod models;
 mod ordering;
 mod registry;
 mod retire;

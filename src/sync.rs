@@ -207,7 +207,7 @@ impl Drop for Lifetime {
 #[cfg(all(test, loom))]
 pub(crate) mod model {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     /// A model's thread calls the whole pool, for which loom's default stack is small.
     const STACK_BYTES: usize = 256 << 10;
@@ -224,6 +224,40 @@ pub(crate) mod model {
     pub(crate) fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Thread<T> {
         let thread = loom::thread::Builder::new().stack_size(STACK_BYTES);
         Thread(thread.spawn(run).expect("loom spawns up to four threads"))
+    }
+
+    /// A value with no lock of its own: loom wants its accesses ordered by something else.
+    #[derive(Default)]
+    pub(crate) struct Plain(loom::cell::UnsafeCell<u64>);
+
+    // SAFETY: loom checks that no two accesses are concurrent.
+    unsafe impl Sync for Plain {}
+
+    impl Plain {
+        pub(crate) fn set(&self, value: u64) {
+            // SAFETY: loom checks that nobody else has access.
+            self.0.with_mut(|own| unsafe { *own = value });
+        }
+
+        pub(crate) fn get(&self) -> u64 {
+            // SAFETY: loom checks that nobody writes.
+            self.0.with(|own| unsafe { *own })
+        }
+    }
+
+    /// Whether a state that a model is about was reached in any execution: a model that never gets
+    /// there proves nothing.
+    #[derive(Clone, Default)]
+    pub(crate) struct Reached(Arc<AtomicBool>);
+
+    impl Reached {
+        pub(crate) fn mark(&self, reached: bool) {
+            self.0.fetch_or(reached, Ordering::Relaxed);
+        }
+
+        pub(crate) fn assert(&self, what: &str) {
+            assert!(self.0.load(Ordering::Relaxed), "no execution of the model: {what}");
+        }
     }
 
     /// Runs `model` under every interleaving, with no bound on preemptions whatever the environment

@@ -98,6 +98,12 @@ impl<E> Timeline<E> {
     /// Makes a closed epoch known, with its event: to be called only after the record has returned.
     pub(crate) fn publish(&self, own: Closed<E>) {
         let mut closed = self.closed.lock();
+        // A later epoch of another thread may have completed meanwhile. Under the lock: whoever
+        // completes one after this look takes the lock after it, and finds this event there.
+        if own.epoch <= self.completed() {
+            drop(closed);
+            return;
+        }
         let at = closed.partition_point(|other| other.epoch < own.epoch);
         closed.insert(at, own);
     }

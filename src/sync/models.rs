@@ -61,7 +61,7 @@ fn the_last_user_frees_the_lock() {
         check(&format!("freed spin lock, {users} users"), move || {
             let lock = Shared::new();
             let others: Vec<Thread<()>> =
-                (1..users).map(|_| spawn(move || { let lock = lock; lock.use_once(users) })).collect();
+                (1..users).map(|_| spawn(move || lock.use_once(users))).collect();
             lock.use_once(users);
             others.into_iter().for_each(Thread::join);
         });

@@ -19,6 +19,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Tries before a waiting thread gives its time slice away.
+#[cfg(not(loom))]
 const SPINS: u32 = 64;
 
 /// A spin lock that yields.
@@ -65,17 +66,18 @@ impl<T> SpinLock<T> {
 
     #[cold]
     fn lock_contended(&self) {
+        #[cfg(not(loom))]
         let mut spins = 0;
         loop {
-            // A plain load while it is locked: the line stays shared until the unlock.
+            // A plain load while it is locked: the line stays shared until the unlock. It decides
+            // nothing, and a model is spared it.
+            #[cfg(not(loom))]
             while self.locked.load(Ordering::Relaxed) {
                 spins += 1;
-                if spins < SPINS && cfg!(not(loom)) {
-                    std::hint::spin_loop();
-                } else {
-                    yield_now();
-                }
+                if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
             }
+            #[cfg(loom)]
+            loom::thread::yield_now();
             // Acquire: as in `lock`.
             if self
                 .locked
@@ -86,13 +88,6 @@ impl<T> SpinLock<T> {
             }
         }
     }
-}
-
-fn yield_now() {
-    #[cfg(not(loom))]
-    std::thread::yield_now();
-    #[cfg(loom)]
-    loom::thread::yield_now();
 }
 
 impl<T> Deref for SpinGuard<'_, T> {
