@@ -2,6 +2,8 @@
 
 pub mod backend;
 mod buffer;
+#[cfg(feature = "check")]
+pub mod check;
 mod config;
 mod error;
 mod heap;
@@ -15,6 +17,8 @@ mod stats;
 mod sync;
 
 pub use backend::Backend;
+#[cfg(feature = "cuda")]
+pub use backend::cuda;
 #[cfg(feature = "sim")]
 pub use backend::sim;
 pub use buffer::Buffer;

@@ -18,16 +18,17 @@ mod steal;
 
 use std::fmt;
 
-use crate::backend::{Backend, StreamKind};
+use crate::backend::{Backend, StreamIdentity, StreamKind};
 use crate::buffer::Buffer;
 use crate::config::{Config, Limit, PoolBuilder};
 use crate::error::{Error, Reason};
 use crate::heap::BlockId;
+use crate::heap::size_class::Rounded;
 use crate::order::{Stamps, TimelineId};
 use crate::pool_stream::PoolStream;
 use crate::pool_stream::core::{Detours, StreamCore};
-use crate::pool_stream::record::{Home, Record};
-use crate::stats::{Steps, Stats};
+use crate::pool_stream::home::Home;
+use crate::stats::{Stats, Steps};
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Weak, host};
 
 use central::Central;
@@ -255,7 +256,7 @@ impl<B: Backend> PoolCore<B> {
         let mut core = PoolCore::new(backend, config);
         for peer in peers {
             let driver = &peer.core().driver;
-            core.driver.memory("give a peer access", |own| own.allow_peer(driver.backend()))?;
+            core.driver.allow_peer(driver)?;
             core.peers.push(Arc::clone(driver));
         }
         core.limit = match core.config.limit {
@@ -326,12 +327,9 @@ impl<B: Backend> PoolCore<B> {
         self.unused_count.fetch_add(1, Ordering::Release);
     }
 
-    fn identify(&self, stream: &B::Stream) -> Result<crate::backend::StreamIdentity, Error> {
-        let backend = self.driver.backend();
-        let identity = backend.identify(stream).map_err(|error| {
-            Error::driver("identify a stream", backend.error_kind(&error), error)
-        })?;
-        if identity.context != backend.context_id() {
+    fn identify(&self, stream: &B::Stream) -> Result<StreamIdentity, Error> {
+        let identity = self.driver.identify(stream)?;
+        if identity.context != self.driver.context_id() {
             return Err(Error::new(Reason::ForeignContext));
         }
         if identity.kind == StreamKind::PerThread {
@@ -343,23 +341,15 @@ impl<B: Backend> PoolCore<B> {
     /// A buffer of no bytes.
     pub(crate) fn alloc_nothing(&self, core: &StreamCore<B>) -> Result<Buffer<B>, Error> {
         self.check_open()?;
-        core.state.lock().live += 1;
-        Ok(Buffer::new(Record::new(Home::new(core))))
+        core.state.lock().take(0);
+        Ok(Buffer::new(Home::new(core), BlockId::NONE, 0, Rounded { bytes: 0, bin: 0 }, 0))
     }
 
-    /// A free block goes to the heap; its record is kept for the next miss.
-    pub(crate) fn free_to_heap(
-        &self,
-        block: BlockId,
-        stamps: Stamps,
-        record: Option<Box<Record<B>>>,
-    ) {
+    /// A free block goes to the heap.
+    pub(crate) fn free_to_heap(&self, block: BlockId, stamps: Stamps) {
         let mut central = self.central.lock();
         let central = &mut *central;
         central.heap.free(block, stamps, &central.timelines);
-        if let Some(record) = record {
-            central.spare.push(record);
-        }
     }
 
     fn stats(&self) -> Stats {
@@ -368,10 +358,15 @@ impl<B: Backend> PoolCore<B> {
         let mut stats = central.stats();
         for core in streams.iter() {
             let state = core.state.lock();
-            stats.add_stream(&state.counters, state.list.bytes(), state.live);
+            stats.add_stream(&state.counters, state.in_use, state.live);
         }
         drop(central);
-        stats.finish(streams.len() as u64, self.driver.calls(), &self.steps, self.driver.stray_errors());
+        stats.finish(
+            streams.len() as u64,
+            self.driver.calls(),
+            &self.steps,
+            self.driver.stray_errors(),
+        );
         stats
     }
 
@@ -382,8 +377,8 @@ impl<B: Backend> PoolCore<B> {
         let mut in_use = 0;
         for core in streams.iter() {
             let mut state = core.state.lock();
-            state.counters.peak_in_use = state.counters.in_use;
-            in_use += state.counters.in_use;
+            state.counters.peak_in_use = state.in_use;
+            in_use += state.in_use;
         }
         central.peak_in_use = in_use;
     }

@@ -73,7 +73,9 @@ impl StreamNotes {
     fn add(&mut self, timeline: TimelineId, count: u64) {
         if self.slots.len() < 2 * (self.filled + 1) {
             let size = (2 * self.slots.len()).max(64);
-            for (timeline, count) in std::mem::replace(&mut self.slots, vec![None; size]).into_iter().flatten() {
+            for (timeline, count) in
+                std::mem::replace(&mut self.slots, vec![None; size]).into_iter().flatten()
+            {
                 self.slot(timeline).1 += count;
             }
         }
@@ -282,7 +284,8 @@ impl<B: Backend> QuiescentScope<B> {
             .filter(|(timeline, _)| is_unfinished(timeline))
             .map(|(_, freed)| freed)
             .sum();
-        let shared = notes.shared.iter().filter(|streams| streams.iter().any(is_unfinished)).count();
+        let shared =
+            notes.shared.iter().filter(|streams| streams.iter().any(is_unfinished)).count();
         let deferred = single + shared as u64;
         QuiescentReport {
             freed: notes.freed,

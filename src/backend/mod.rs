@@ -5,6 +5,8 @@
 
 use std::error::Error as StdError;
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
 #[cfg(feature = "sim")]
 pub mod sim;
 

@@ -46,12 +46,6 @@ pub(crate) struct Block {
     pub(crate) stamps: Stamps,
 }
 
-impl Block {
-    pub(crate) fn end(&self) -> u64 {
-        self.address + self.bytes
-    }
-}
-
 /// All blocks of a heap, by name.
 #[derive(Debug, Default)]
 pub(crate) struct BlockMap {

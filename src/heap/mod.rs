@@ -95,7 +95,8 @@ impl Heap {
 
     /// The size of the largest free block, in bytes.
     pub(crate) fn largest_free(&self) -> u64 {
-        let pending = self.pending.values().map(|shelf| shelf.single.largest().max(shelf.mixed.largest()));
+        let pending =
+            self.pending.values().map(|shelf| shelf.single.largest().max(shelf.mixed.largest()));
         pending.max().unwrap_or(0).max(self.clean.largest())
     }
 
@@ -116,16 +117,18 @@ impl Heap {
         stamps.settle(|point| point.epoch <= evidence.completed(point.timeline));
         self.blocks.get_mut(id).stamps = stamps;
         self.set_state(id, State::Free);
-        let mut id = id;
+        self.rejoin(id, evidence);
+    }
+
+    /// Joins a free block with the neighbours that become clean at the same moment.
+    fn rejoin(&mut self, id: BlockId, evidence: &dyn Evidence) {
         if self.joins_above(id, evidence) {
             self.join_free(id);
         }
         let below = self.blocks.get(id).below;
         if !below.is_none() && self.joins_above(below, evidence) {
             self.join_free(below);
-            id = below;
         }
-        debug_assert_eq!(self.blocks.get(id).state, State::Free);
     }
 
     /// Hands an out-of-heap thread a block in transit: its owner is a buffer now, which replaces its
@@ -288,11 +291,12 @@ impl Heap {
             }
             [first, others @ ..] => {
                 self.bytes.pending += entry.bytes;
-                let shelf = self.pending.entry((first.timeline, first.epoch)).or_insert_with(|| {
-                    self.shelves += 1;
-                    let (single, mixed) = Default::default();
-                    Shelf { since: self.shelves, bytes: 0, single, mixed }
-                });
+                let shelf =
+                    self.pending.entry((first.timeline, first.epoch)).or_insert_with(|| {
+                        self.shelves += 1;
+                        let (single, mixed) = Default::default();
+                        Shelf { since: self.shelves, bytes: 0, single, mixed }
+                    });
                 shelf.bytes += entry.bytes;
                 if others.is_empty() { &mut shelf.single } else { &mut shelf.mixed }.insert(entry);
             }
@@ -332,5 +336,5 @@ fn clean_together(left: &Stamps, right: &Stamps, evidence: &dyn Evidence) -> boo
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

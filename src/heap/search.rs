@@ -47,7 +47,7 @@ impl Heap {
         if reachable < bytes {
             return None;
         }
-        self.take_run(bytes, align, &|stamps| is_covered(stamps, taker, evidence))
+        self.take_run(bytes, align, &|stamps| is_covered(stamps, taker, evidence), evidence)
     }
 
     /// As [`take_union`](Self::take_union), over every free block that `usable` accepts.
@@ -56,6 +56,7 @@ impl Heap {
         bytes: u64,
         align: u64,
         usable: &dyn Fn(&Stamps) -> bool,
+        evidence: &dyn Evidence,
     ) -> Option<BlockId> {
         // Alignment can cost this much at the front.
         let needed = bytes + align.saturating_sub(GRAIN);
@@ -79,7 +80,15 @@ impl Heap {
         while self.blocks.get(first).bytes < needed {
             self.join_free(first);
         }
-        Some(self.carve(first, bytes, align))
+        let taken = self.carve(first, bytes, align);
+        // What alignment left over has the union's free points now, and perhaps its neighbour's.
+        let (below, above) = (self.blocks.get(taken).below, self.blocks.get(taken).above);
+        for rest in [below, above] {
+            if !rest.is_none() && self.blocks.get(rest).state == State::Free {
+                self.rejoin(rest, evidence);
+            }
+        }
+        Some(taken)
     }
 
     /// The smallest run of usable free neighbours of at least `needed` bytes, by a window that slides

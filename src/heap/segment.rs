@@ -271,9 +271,8 @@ impl Heap {
     /// Addresses in transit lose their memory, and join the holes beside them.
     fn make_hole(&mut self, id: BlockId) {
         self.set_state(id, State::Hole);
-        let is_hole = |heap: &Heap, id: BlockId| {
-            !id.is_none() && heap.blocks.get(id).state == State::Hole
-        };
+        let is_hole =
+            |heap: &Heap, id: BlockId| !id.is_none() && heap.blocks.get(id).state == State::Hole;
         let (below, above) = (self.blocks.get(id).below, self.blocks.get(id).above);
         if is_hole(self, above) {
             self.holes.remove(&above);

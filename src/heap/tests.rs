@@ -1,1 +1,255 @@
+//! The heap against what it must always be, on random programs.
+//!
+//! Properties, checked after each operation:
+//! - the blocks of a segment tile it, without gap or overlap;
+//! - the account of each state is the sum of its blocks;
+//! - each free block is on the one shelf that its stamps say, and no other block is on any;
+//! - neighbours that become clean at the same moment are one block;
+//! - a block that is handed out lies in none that is out already, is aligned, and has the size asked for.
 
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::size_class::GRAIN;
+use super::*;
+use crate::order::{Frontier, Taker};
+use crate::sync::Arc;
+
+const UNIT: u64 = 64 * GRAIN;
+const TIMELINES: u64 = 3;
+
+/// Everything up to an epoch has completed, by timeline; no event is published.
+#[derive(Debug, Default)]
+struct Seen(BTreeMap<TimelineId, Epoch>);
+
+impl Evidence for Seen {
+    fn completed(&self, timeline: TimelineId) -> Epoch {
+        self.0.get(&timeline).copied().unwrap_or(Epoch::NONE)
+    }
+
+    fn one_event_covers(&self, _: TimelineId, left: Epoch, right: Epoch) -> bool {
+        // Events close every fourth epoch.
+        left.get().div_ceil(4) == right.get().div_ceil(4)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Alloc { grains: u64, align_log: u32, timeline: u64 },
+    Free { index: usize, timeline: u64, epoch: u64, second: bool },
+    Complete { timeline: u64, epoch: u64 },
+    Segment { grains: u64 },
+    GiveBack { grains: u64, fails: bool },
+    Quarantine { timeline: u64 },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let timeline = 1..=TIMELINES;
+    prop_oneof![
+        6 => (1..120_u64, 8..14_u32, timeline.clone()).prop_map(|(grains, align_log, timeline)| {
+            Op::Alloc { grains, align_log: align_log.saturating_sub(3).max(8), timeline }
+        }),
+        6 => (any::<usize>(), timeline.clone(), 1..20_u64, any::<bool>()).prop_map(
+            |(index, timeline, epoch, second)| Op::Free { index, timeline, epoch, second }
+        ),
+        2 => (timeline.clone(), 1..20_u64).prop_map(|(timeline, epoch)| Op::Complete { timeline, epoch }),
+        1 => (1..200_u64).prop_map(|grains| Op::Segment { grains }),
+        1 => (1..400_u64, any::<bool>()).prop_map(|(grains, fails)| Op::GiveBack { grains, fails }),
+        1 => timeline.prop_map(|timeline| Op::Quarantine { timeline }),
+    ]
+}
+
+fn id(number: u64) -> TimelineId {
+    (0..number).fold(TimelineId::LOWEST, |id, _| id.next())
+}
+
+#[derive(Default)]
+struct Run {
+    heap: Heap,
+    seen: Seen,
+    out: Vec<BlockId>,
+    next_segment: u64,
+    unions: u32,
+}
+
+impl Run {
+    fn new() -> Run {
+        let mut run = Run { next_segment: 1 << 40, ..Run::default() };
+        run.heap.add_range(1 << 30, 40 * UNIT);
+        run
+    }
+
+    fn step(&mut self, op: Op) {
+        match op {
+            Op::Alloc { grains, align_log, timeline } => {
+                self.alloc(grains * GRAIN, 1 << align_log, id(timeline));
+            }
+            Op::Free { index, timeline, epoch, second } => {
+                if self.out.is_empty() {
+                    return;
+                }
+                let block = self.out.swap_remove(index % self.out.len());
+                let mut stamps = Stamps::of(id(timeline), Epoch::from_u64(epoch));
+                if second {
+                    let timeline = id(timeline % TIMELINES + 1);
+                    stamps.add(FreePoint { timeline, epoch: Epoch::from_u64(epoch) });
+                }
+                self.heap.free(block, stamps, &self.seen);
+            }
+            Op::Complete { timeline, epoch } => {
+                let own = self.seen.0.entry(id(timeline)).or_insert(Epoch::NONE);
+                *own = (*own).max(Epoch::from_u64(epoch));
+                self.heap.settle(&self.seen);
+                self.heap.release_quarantine(&self.seen);
+            }
+            Op::Segment { grains } => {
+                let bytes = grains * GRAIN;
+                let block = self.heap.add_segment(self.next_segment, bytes);
+                self.next_segment += bytes;
+                self.heap.free(block, Stamps::Clean, &self.seen);
+            }
+            Op::GiveBack { grains, fails } => {
+                for unused in self.heap.take_unused(grains * GRAIN) {
+                    if fails {
+                        self.heap.keep_unused(unused, &self.seen);
+                    } else {
+                        self.heap.forget_unused(unused);
+                    }
+                }
+            }
+            Op::Quarantine { timeline } => self.heap.quarantine_timeline(id(timeline)),
+        }
+    }
+
+    fn alloc(&mut self, bytes: u64, align: u64, home: TimelineId) {
+        let taker = Taker { home, frontier: Arc::new(Frontier::default()) };
+        let seen = &self.seen;
+        let block = if let Some(found) = self.heap.find_covered(bytes, align, &taker, seen) {
+            self.heap.carve(found, bytes, align)
+        } else if let Some(union) = self.heap.take_union(bytes, align, &taker, seen) {
+            self.unions += 1;
+            union
+        } else if let Some(room) = self.heap.find_room(bytes, align, UNIT, &taker, seen) {
+            let growth = self.heap.claim(room, room.map_bytes);
+            if bytes.is_multiple_of(7) {
+                self.heap.undo_growth(growth, seen);
+                return;
+            }
+            self.heap.finish_growth(growth, bytes, seen)
+        } else {
+            return;
+        };
+        let covered = |point: &FreePoint| {
+            point.timeline == home || seen.completed(point.timeline) >= point.epoch
+        };
+        assert!(self.heap.stamps(block).points().iter().all(covered), "an uncovered block");
+        self.heap.hand_out(block);
+        let (address, got) = self.heap.extent(block);
+        assert_eq!((got, address % align), (bytes, 0));
+        self.out.push(block);
+    }
+
+    fn check(&self) {
+        let (mut seen, heap) = (Bytes::default(), &self.heap);
+        let mut holes = 0;
+        for first in heap.segments.first_blocks() {
+            let (mut at, mut last_end) = (first, heap.blocks.get(first).address);
+            let mut below = BlockId::NONE;
+            while !at.is_none() {
+                let block = heap.blocks.get(at);
+                assert_eq!(
+                    (block.address, block.below),
+                    (last_end, below),
+                    "blocks tile a segment"
+                );
+                assert!(block.bytes > 0 && block.bytes % GRAIN == 0);
+                match (block.state, block.stamps.is_clean()) {
+                    (State::Free, true) => seen.clean += block.bytes,
+                    (State::Free, false) => seen.pending += block.bytes,
+                    (State::Out, _) => seen.out += block.bytes,
+                    (State::Transit, _) => panic!("{block:?} is in transit at rest"),
+                    (State::Quarantined, _) => seen.quarantined += block.bytes,
+                    (State::Hole, _) => holes += 1,
+                }
+                assert!(!heap.joins_above(at, &self.seen), "{block:?} and the next are one block");
+                (below, last_end, at) = (at, block.address + block.bytes, block.above);
+            }
+        }
+        assert_eq!(holes, heap.holes.len());
+        seen.peak_reserved = heap.bytes.peak_reserved;
+        assert_eq!(heap.bytes, seen);
+        assert!(heap.bytes.peak_reserved >= heap.bytes.reserved());
+        let shelved: u64 = heap.clean.iter().map(|entry| entry.bytes).sum();
+        assert_eq!(shelved, seen.clean);
+        let mut pending = 0;
+        for (key, shelf) in &heap.pending {
+            let entries = || shelf.single.iter().chain(shelf.mixed.iter());
+            assert_eq!(shelf.bytes, entries().map(|entry| entry.bytes).sum::<u64>());
+            for entry in entries() {
+                let first = heap.stamps(entry.id).points()[0];
+                assert_eq!(
+                    *key,
+                    (first.timeline, first.epoch),
+                    "a block is on its first point's shelf"
+                );
+            }
+            pending += shelf.bytes;
+        }
+        assert_eq!(pending, seen.pending);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+    #[test]
+    fn the_heap_is_what_it_must_be(ops in prop::collection::vec(op(), 1..120)) {
+        let mut run = Run::new();
+        for op in ops {
+            run.step(op);
+            run.check();
+        }
+        // All free and completed: nothing is left but what cannot go back.
+        for timeline in 1..=TIMELINES {
+            run.step(Op::Complete { timeline, epoch: 100 });
+        }
+        for block in std::mem::take(&mut run.out) {
+            run.heap.free(block, Stamps::Clean, &run.seen);
+        }
+        run.check();
+        for unused in run.heap.take_unused(u64::MAX) {
+            run.heap.forget_unused(unused);
+        }
+        run.check();
+        prop_assert_eq!(run.heap.bytes().reserved(), 0);
+        prop_assert_eq!(run.heap.take_empty_ranges(), vec![(1 << 30, 40 * UNIT)]);
+    }
+}
+
+#[test]
+fn a_union_is_made_only_when_a_request_needs_it_and_takes_no_more_than_it_needs() {
+    let mut run = Run::new();
+    let block = run.heap.add_segment(1 << 40, 12 * GRAIN);
+    run.heap.free(block, Stamps::Clean, &run.seen);
+    for _ in 0..3 {
+        run.alloc(4 * GRAIN, GRAIN, id(1));
+    }
+    // Freed in epochs that different events close: they stay apart.
+    for (epoch, block) in [1, 5, 9].into_iter().zip(std::mem::take(&mut run.out)) {
+        run.heap.free(block, Stamps::of(id(1), Epoch::from_u64(epoch)), &run.seen);
+    }
+    run.check();
+    assert_eq!(run.heap.largest_free(), 4 * GRAIN);
+    run.alloc(6 * GRAIN, GRAIN, id(1));
+    run.check();
+    assert_eq!((run.unions, run.out.len()), (1, 1));
+    // The half of the second block that was not needed keeps its own free point.
+    let rest: Vec<_> = run
+        .heap
+        .pending(2 * GRAIN, 1)
+        .iter()
+        .map(|(first, last)| (first.epoch.get(), last.get()))
+        .collect();
+    assert_eq!(rest, [(5, 9)]);
+}

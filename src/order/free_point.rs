@@ -15,9 +15,8 @@ pub(crate) enum Stamps {
     #[default]
     Clean,
     One(FreePoint),
-    /// Two or more, of different timelines, in no order. Boxed twice over so that the common cases
-    /// stay small: a block's record holds this by value.
-    Many(Box<Vec<FreePoint>>),
+    /// Two or more, of different timelines, in no order.
+    Many(Vec<FreePoint>),
 }
 
 impl Stamps {
@@ -32,7 +31,7 @@ impl Stamps {
             Stamps::One(own) if own.timeline == point.timeline => {
                 own.epoch = own.epoch.max(point.epoch);
             }
-            Stamps::One(own) => *self = Stamps::Many(Box::new(vec![*own, point])),
+            Stamps::One(own) => *self = Stamps::Many(vec![*own, point]),
             Stamps::Many(points) => {
                 match points.iter_mut().find(|own| own.timeline == point.timeline) {
                     Some(own) => own.epoch = own.epoch.max(point.epoch),

@@ -183,10 +183,6 @@ impl<E> Timelines<E> {
         self.by_id.get(&id)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Timeline<E>>> {
-        self.by_id.values()
-    }
-
     /// Forgets the timelines that are over.
     pub(crate) fn forget_finished(&mut self) {
         self.by_id.retain(|_, timeline| !timeline.is_over());

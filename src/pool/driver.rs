@@ -1,6 +1,6 @@
 //! The one place that calls the backend: counts calls, sorts errors, recycles events.
 
-use crate::backend::{Backend, ErrorKind, MemoryInfo};
+use crate::backend::{Backend, ErrorKind, MemoryInfo, StreamIdentity};
 use crate::error::Error;
 use crate::sync::host::OnceLock;
 use crate::sync::{Arc, Mutex, assert_no_lock_held, host};
@@ -86,9 +86,40 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// The backend, for what makes no driver call.
-    pub(crate) fn backend(&self) -> &B {
-        &self.backend
+    pub(crate) fn context_id(&self) -> u64 {
+        self.backend.context_id()
+    }
+
+    pub(crate) fn granularity(&self) -> Option<u64> {
+        self.backend.granularity()
+    }
+
+    /// Which stream a handle names.
+    pub(crate) fn identify(&self, stream: &B::Stream) -> Result<StreamIdentity, Error> {
+        assert_no_lock_held();
+        self.backend.identify(stream).map_err(|error| self.sort("identify a stream", error))
+    }
+
+    /// Gives the device of another driver access to this one's memory.
+    pub(crate) fn allow_peer(&self, peer: &Driver<B>) -> Result<(), Error> {
+        self.memory("give a peer access", |own| own.allow_peer(&peer.backend))
+    }
+
+    /// Makes mapped granules accessible to this device and its peers.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Backend::set_access`].
+    pub(crate) unsafe fn set_access(
+        &self,
+        address: u64,
+        bytes: u64,
+        peers: &[Arc<Driver<B>>],
+    ) -> Result<(), Error> {
+        let peers: Vec<&B> = peers.iter().map(|peer| &peer.backend).collect();
+        // SAFETY: the caller's promise is the backend's condition.
+        let access = |own: &B| unsafe { own.set_access(address, bytes, &peers) };
+        self.memory("make granules accessible", access)
     }
 
     pub(crate) fn calls(&self) -> DriverCalls {
@@ -209,7 +240,10 @@ impl<B: Backend> Driver<B> {
     /// # Safety
     ///
     /// As for [`Backend::destroy_granule`].
-    pub(crate) unsafe fn destroy_granule(&self, granule: B::Granule) -> Result<(), (B::Granule, Error)> {
+    pub(crate) unsafe fn destroy_granule(
+        &self,
+        granule: B::Granule,
+    ) -> Result<(), (B::Granule, Error)> {
         assert_no_lock_held();
         self.calls.memory_calls.fetch_add(1, host::Ordering::Relaxed);
         // SAFETY: the caller's promise is the backend's condition.

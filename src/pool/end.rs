@@ -59,8 +59,8 @@ impl<B: Backend> Drop for PoolHandle<B> {
 impl<B: Backend> Ended for PoolCore<B> {
     fn try_finish(&self) -> bool {
         if self.driver.lost().is_some() {
-            // Nothing can be given back to a lost device; the pool is forgotten when its last buffer is.
-            return self.streams().iter().all(|core| core.state.lock().is_unused());
+            // Nothing can be given back to a lost device; its streams go as they are.
+            return self.abandon_streams();
         }
         self.tend();
         let streams = self.streams();
@@ -78,7 +78,8 @@ impl<B: Backend> Ended for PoolCore<B> {
         for error in asked.error.into_iter().chain(given.err()) {
             self.driver.keep_error(error);
         }
-        self.registry.lock().is_empty() && self.release_rest()
+        let empty = self.registry.lock().is_empty();
+        empty && self.release_rest()
     }
 }
 
@@ -141,6 +142,20 @@ impl<B: Backend> PoolCore<B> {
         self.give_back(0)?;
         self.release_rest();
         Ok(())
+    }
+
+    /// The device is lost: lets the streams go that nothing uses, and says whether none is left.
+    fn abandon_streams(&self) -> bool {
+        let (gone, empty) = {
+            let mut registry = self.registry.lock();
+            let streams = registry.streams();
+            let unused = streams.iter().filter(|core| core.state.lock().is_unused());
+            let gone: Vec<_> = unused.filter_map(|core| registry.remove(core.id())).collect();
+            ((streams, gone), registry.is_empty())
+        };
+        // Outside the lock: the last reference lets the backend's stream go.
+        drop(gone);
+        empty
     }
 
     fn reopen(&self) {

@@ -24,7 +24,7 @@ impl<B: Backend> PoolCore<B> {
     /// The unit of virtual memory, if the pool grows by it.
     fn granularity(&self) -> Option<u64> {
         match self.config.growth {
-            Kind::Virtual => self.driver.backend().granularity(),
+            Kind::Virtual => self.driver.granularity(),
             Kind::Segments => None,
         }
     }
@@ -36,6 +36,12 @@ impl<B: Backend> PoolCore<B> {
             Some(granularity) => self.grow_range(miss, cap, mark, granularity),
             None => self.grow_segment(miss, cap, mark),
         }
+    }
+
+    /// The most that a growth for a request of this size takes, when it takes no more than it must.
+    pub(super) fn growth_bytes(&self, bytes: u64, align: u64) -> u64 {
+        let granularity = self.granularity().unwrap_or(1);
+        (bytes + align - crate::heap::size_class::GRAIN).next_multiple_of(granularity)
     }
 
     /// The most that may be reserved, by a mark.
@@ -56,8 +62,7 @@ impl<B: Backend> PoolCore<B> {
 
     /// Notes how much is in use, with `more` to come, and says the most that has been seen.
     fn see_in_use(&self, more: u64) -> u64 {
-        let in_use: u64 =
-            self.streams().iter().map(|core| core.state.lock().counters.in_use).sum();
+        let in_use: u64 = self.streams().iter().map(|core| core.state.lock().in_use).sum();
         let mut central = self.central.lock();
         central.peak_in_use = central.peak_in_use.max(in_use + more);
         central.peak_in_use
@@ -77,7 +82,8 @@ impl<B: Backend> PoolCore<B> {
             let growth = {
                 let mut central = self.central.lock();
                 let central = &mut *central;
-                let room = central.heap.find_room(bytes, align, granularity, &taker, &central.timelines);
+                let room =
+                    central.heap.find_room(bytes, align, granularity, &taker, &central.timelines);
                 let reserved = central.reserved();
                 match room {
                     Some(room) if reserved.saturating_add(room.map_bytes) > cap => {
@@ -152,10 +158,9 @@ impl<B: Backend> PoolCore<B> {
             self.destroy(granule, bytes);
             return undo(growth, error);
         }
-        let peers: Vec<&B> = self.peers.iter().map(|peer| peer.backend()).collect();
         // SAFETY: the range is the granule that was just mapped.
-        let access = |own: &B| unsafe { own.set_access(address, bytes, &peers) };
-        if let Err(error) = self.driver.memory("make a granule accessible", access) {
+        let access = unsafe { self.driver.set_access(address, bytes, &self.peers) };
+        if let Err(error) = access {
             // SAFETY: nothing has used the granule, since nobody has had its addresses.
             let unmap = |own: &B| unsafe { own.unmap(address, bytes) };
             if self.driver.memory("unmap a granule", unmap).is_err() {
@@ -282,7 +287,9 @@ impl<B: Backend> PoolCore<B> {
                 let mut central = self.central.lock();
                 let central = &mut *central;
                 let (heap, timelines) = (&mut central.heap, &central.timelines);
-                if let Some(room) = heap.find_room(step, 1, granularity, &Taker::nobody(), timelines) {
+                if let Some(room) =
+                    heap.find_room(step, 1, granularity, &Taker::nobody(), timelines)
+                {
                     break heap.claim(room, step);
                 }
             }

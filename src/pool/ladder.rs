@@ -117,7 +117,9 @@ impl<B: Backend> PoolCore<B> {
             return Ok(0);
         }
         let keep = match self.limit {
-            Some(limit) if miss.over_limit => limit.saturating_sub(miss.size.bytes + miss.align),
+            Some(limit) if miss.over_limit => {
+                limit.saturating_sub(self.growth_bytes(miss.size.bytes, miss.align))
+            }
             _ => 0,
         };
         self.give_back(keep)

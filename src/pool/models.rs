@@ -46,7 +46,7 @@ fn free_against_steal() {
             spawn(move || {
                 free(&device, block);
                 let size = size_class::round(BLOCK as u64).expect("not too large");
-                let again = a.core.hit(size, GRAIN, BLOCK as u64).map(Block::new);
+                let again = a.core.hit(size, GRAIN, BLOCK as u64);
                 again.inspect(|block| write(&device, &a, block))
             })
         };
@@ -233,7 +233,7 @@ fn close_against_free() {
             spawn(move || {
                 free(&device, block);
                 let size = size_class::round(BLOCK as u64).expect("not too large");
-                let again = a.core.hit(size, GRAIN, BLOCK as u64).map(Block::new);
+                let again = a.core.hit(size, GRAIN, BLOCK as u64);
                 again.inspect(|block| write(&device, &a, block))
             })
         };
@@ -273,7 +273,7 @@ fn a_hopping_block_is_seen() {
             spawn(move || {
                 free(&device, held);
                 let size = size_class::round(BLOCK as u64).expect("not too large");
-                let taken = c.core.hit(size, GRAIN, BLOCK as u64).map(Block::new);
+                let taken = c.core.hit(size, GRAIN, BLOCK as u64);
                 taken.inspect(|block| write(&device, &c, block))
             })
         };

@@ -2,15 +2,19 @@
 
 use super::{PoolCore, PooledEvent};
 use crate::backend::Backend;
+use crate::buffer::Buffer;
 use crate::error::{Error, Reason};
-use crate::order::{Closed, Epoch, Moment, Timeline, TimelineId};
+use crate::order::{Closed, Epoch, Evidence, Moment, Timeline, TimelineId};
 use crate::pool_stream::core::StreamCore;
-use crate::pool_stream::record::{Home, Record};
+use crate::pool_stream::home::Home;
 use crate::sync::Arc;
 
 /// From this many published events on, closing an epoch also asks the oldest ones, so that a stream
 /// whose epochs nobody asks for keeps no more of them than are under way.
 const BACKLOG: usize = 16;
+
+/// From this many entries on, a frontier is rid of those that have completed.
+const FRONTIER: usize = 32;
 
 /// A driver call in flight on a stream, counted under its lock. It holds the core as well, so that the
 /// last unlock is safe.
@@ -78,8 +82,18 @@ impl<B: Backend> PoolCore<B> {
             self.reject(timeline, closed);
             return Err(error);
         }
-        taker.ordered_after(timeline.id(), closed);
+        if taker.ordered_after(timeline.id(), closed) > FRONTIER {
+            taker.pool.prune_frontier(taker);
+        }
         Ok(())
+    }
+
+    /// Drops what has completed from a stream's frontier: it orders nothing any more.
+    fn prune_frontier(&self, core: &StreamCore<B>) {
+        let central = self.central.lock();
+        let mut state = core.state.lock();
+        let completed = |timeline, epoch| central.timelines.completed(timeline) >= epoch;
+        Arc::make_mut(&mut state.frontier).prune(completed);
     }
 
     /// Makes `taker` wait for all that is queued on `source` by now.
@@ -247,72 +261,78 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Lets a stream use a buffer from now on.
-    pub(crate) fn use_on(&self, record: &Record<B>, other: &StreamCore<B>) -> Result<(), Error> {
-        if record.home.is(other) || record.block.is_none() {
+    pub(crate) fn use_on(&self, buffer: &Buffer<B>, other: &StreamCore<B>) -> Result<(), Error> {
+        if buffer.home.is(other) || buffer.block.is_none() {
             return Ok(());
         }
         self.check_access(other)?;
         if !std::ptr::eq(self, &*other.pool) {
             self.know_foreign(other);
         }
-        self.order_after_now(&record.home, other)?;
+        self.order_after_now(&buffer.home, other)?;
         // Counted before it is named, so that a name is always counted.
-        other.state.lock().live += 1;
+        other.state.lock().named += 1;
         let named = {
-            let mut home = record.home.state.lock();
-            let set = home.sets.entry(record.address).or_default();
+            let mut home = buffer.home.state.lock();
+            let set = home.sets.entry(buffer.address).or_default();
             let fresh = !set.iter().any(|own| own.is(other));
             if fresh {
                 set.push(Home::new(other));
-                record.share();
+                buffer.share();
             }
             fresh
         };
         if !named {
             // The handle that names `other` keeps it registered.
-            other.state.lock().live -= 1;
+            other.state.lock().named -= 1;
         }
         Ok(())
     }
 
     /// Makes another stream of this pool a buffer's home.
-    pub(crate) fn move_to(&self, record: &mut Record<B>, other: &StreamCore<B>) -> Result<(), Error> {
-        if record.home.is(other) {
+    pub(crate) fn move_to(
+        &self,
+        buffer: &mut Buffer<B>,
+        other: &StreamCore<B>,
+    ) -> Result<(), Error> {
+        if buffer.home.is(other) {
             return Ok(());
         }
         if !std::ptr::eq(self, &*other.pool) {
             return Err(Error::new(Reason::ForeignPool));
         }
-        if !record.block.is_none() {
-            self.order_after_now(&record.home, other)?;
+        if !buffer.block.is_none() {
+            self.order_after_now(&buffer.home, other)?;
         }
-        {
-            let mut state = other.state.lock();
-            state.live += 1;
-            state.counters.take(record.bytes);
+        if buffer.block.is_none() {
+            other.state.lock().take(0);
+        } else {
+            other.welcome(buffer.size(), false);
         }
         // SAFETY: the buffer is counted in home's `live` until the section below.
-        let home = unsafe { record.home.counted() };
+        let home = unsafe { buffer.home.counted() };
         let set = {
             let mut state = home.state.lock();
-            let set = state.sets.remove(&record.address);
-            state.live -= 1;
-            state.counters.in_use -= record.bytes;
+            let set = state.sets.remove(&buffer.address);
+            state.give(buffer.bytes);
+            if !buffer.block.is_none() {
+                state.forgo(buffer.bin);
+            }
             home.note_if_unused(&state);
             set
         };
         if let Some(set) = set {
-            other.state.lock().sets.insert(record.address, set);
+            other.state.lock().sets.insert(buffer.address, set);
         }
-        record.home = Home::new(other);
+        buffer.home = Home::new(other);
         Ok(())
     }
 
     /// Whether a stream's device has access to this pool's memory.
     fn check_access(&self, other: &StreamCore<B>) -> Result<(), Error> {
-        let context = self.driver.backend().context_id();
-        let same = other.identity.context == context;
-        let peer = || self.peers.iter().any(|own| own.backend().context_id() == other.identity.context);
+        let context = other.identity.context;
+        let same = context == self.driver.context_id();
+        let peer = || self.peers.iter().any(|own| own.context_id() == context);
         if same || peer() { Ok(()) } else { Err(Error::new(Reason::NoPeerAccess)) }
     }
 

@@ -63,7 +63,7 @@ impl<B: Backend> Registry<B> {
     }
 
     /// All streams.
-    fn streams(&mut self) -> Arc<[Arc<StreamCore<B>>]> {
+    pub(super) fn streams(&mut self) -> Arc<[Arc<StreamCore<B>>]> {
         let all = || self.by_timeline.values().map(|own| Arc::clone(&own.core)).collect();
         Arc::clone(self.walk.get_or_insert_with(all))
     }

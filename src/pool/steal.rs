@@ -1,7 +1,7 @@
 //! Taking a free block that another stream freed, with a wait.
 
-use super::miss::{Miss, cover};
 use super::PoolCore;
+use super::miss::{Miss, cover};
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::heap::BlockId;
@@ -29,7 +29,7 @@ impl<B: Backend> PoolCore<B> {
             match self.wait_for_stamps(miss, &stamps, moment) {
                 Ok(()) => return Some(block),
                 Err((timeline, error)) => {
-                    self.free_to_heap(block, stamps, None);
+                    self.free_to_heap(block, stamps);
                     error.into_iter().for_each(|error| miss.asked.meet(error));
                     if self.driver.lost().is_some() {
                         return None;
@@ -68,7 +68,7 @@ impl<B: Backend> PoolCore<B> {
         };
         let can_have = |stamps: &Stamps| stamps.points().iter().all(can_wait);
         let block = if union {
-            central.heap.take_run(bytes, align, &can_have)?
+            central.heap.take_run(bytes, align, &can_have, timelines)?
         } else {
             let victim = central.heap.find_steal(bytes, align, can_have)?;
             central.heap.carve(victim, bytes, align)

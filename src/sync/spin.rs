@@ -22,8 +22,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(not(loom))]
 const SPINS: u32 = 64;
 
-/// A spin lock that yields.
+/// A spin lock that yields. The lock lies before its value, on the line of the value's first fields.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct SpinLock<T> {
     locked: AtomicBool,
     value: UnsafeCell<T>,
@@ -53,7 +54,8 @@ impl<T> SpinLock<T> {
     #[inline]
     pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
         // Acquire, with the release store of the last unlock: its section happened before this one.
-        if self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
             self.lock_contended();
         }
         SpinGuard {

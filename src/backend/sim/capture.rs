@@ -270,14 +270,14 @@ impl State {
         &mut self,
         id: CaptureId,
         stream: TimelineId,
-        kernel: Kernel,
+        kernel: &mut Kernel,
     ) -> Result<(), Code> {
         let capture = self.captures.of(id)?;
-        let Kernel { accesses, duration, stamp, gates, function } = kernel;
-        if function.is_some() {
+        if kernel.function.is_some() {
             return Err(Code::NotSupported);
         }
         capture.step(stream);
+        let Kernel { accesses, duration, stamp, gates, .. } = std::mem::take(kernel);
         capture.nodes.push(Arc::new(Node { accesses, duration, stamp, gates }));
         Ok(())
     }

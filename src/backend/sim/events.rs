@@ -44,9 +44,11 @@ impl Events {
         }
     }
 
-    pub(super) fn destroy(&mut self, index: usize) {
-        self.events[index] = None;
+    /// Says of which context the event was.
+    pub(super) fn destroy(&mut self, index: usize) -> Option<usize> {
+        let event = self.events.get_mut(index)?.take()?;
         self.vacant.push(index);
+        Some(event.context)
     }
 
     #[inline]

@@ -127,6 +127,9 @@ impl Drop for Owned {
             return;
         }
         let mut state = self.machine.lock();
+        if thread::in_host_function() {
+            state.oracle.misuse("a stream is destroyed in a host function".to_owned());
+        }
         let context = &mut state.contexts[self.context];
         context.streams -= 1;
         context.handles.push(self.handle);

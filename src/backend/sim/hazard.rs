@@ -37,6 +37,11 @@ pub enum HazardKind {
 }
 
 impl HazardKind {
+    /// Whether the pool is to blame, and not the program.
+    pub fn is_pools_fault(self) -> bool {
+        matches!(self, HazardKind::Reuse | HazardKind::Overlap | HazardKind::UnmappedInUse)
+    }
+
     fn name(self) -> &'static str {
         match self {
             HazardKind::Race => "race",

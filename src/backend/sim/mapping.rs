@@ -88,8 +88,9 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn destroy_event(&mut self, context: usize, index: usize) {
-        self.events.destroy(index);
-        self.contexts[context].events -= 1;
+    pub(super) fn destroy_event(&mut self, index: usize) {
+        if let Some(context) = self.events.destroy(index) {
+            self.contexts[context].events -= 1;
+        }
     }
 }

@@ -120,9 +120,9 @@ pub(super) struct Memory {
     next_physical: u64,
     pub(super) accounts: Vec<Account>,
     pub(super) granularity: Option<u64>,
-    /// How often something has been unmapped or freed: while it has not changed, neither has any
-    /// address that was found mapped.
-    pub(super) unmaps: u64,
+    /// How often a mapping or its access has changed: while this has not, an address that was found
+    /// accessible still is, and names the same bytes.
+    pub(super) changes: u64,
 }
 
 impl Memory {
@@ -136,7 +136,7 @@ impl Memory {
             next_physical: 0,
             accounts: totals.map(|total| Account { total, ..Account::default() }).collect(),
             granularity,
-            unmaps: 0,
+            changes: 0,
         }
     }
 
@@ -180,7 +180,7 @@ impl Memory {
         let bytes = mapping.end - address;
         self.space.give_back(address, bytes.next_multiple_of(ALIGNMENT));
         self.accounts[mapping.context].in_use -= bytes;
-        self.unmaps += 1;
+        self.changes += 1;
         mapping.physical..mapping.physical + bytes
     }
 
@@ -293,6 +293,7 @@ impl Memory {
         for (_, mapping) in self.mappings.range_mut(address..address + bytes) {
             mapping.access = devices;
         }
+        self.changes += 1;
     }
 
     /// Unmaps whole granules.
@@ -303,7 +304,7 @@ impl Memory {
             let index = mapping.granule.expect("only granules are unmapped");
             self.granules[index].as_mut().expect("a mapped granule exists").mapped -= 1;
         }
-        self.unmaps += 1;
+        self.changes += 1;
     }
 
     pub(super) fn allow_peer(&mut self, context: usize, peer: usize) {

@@ -4,12 +4,12 @@
 use super::capture::SimGraph;
 use super::clock::{Clock, OpNumber, TimelineId};
 use super::counts::Call;
-use super::engine::{Launched, Work};
 use super::error::{SimError, SimErrorCode as Code};
 use super::events::Snapshot;
 use super::kernel::{Kernel, UNRESOLVED};
 use super::oracle::Submission;
-use super::state::{By, Context, Machine, State};
+use super::state::{By, Machine, State};
+use super::work::{Launched, Work};
 use crate::backend::StreamKind;
 
 /// What a synchronize waits for on one timeline, and what that was ordered after.
@@ -76,8 +76,11 @@ impl Machine {
         if let Some(code) = state.contexts[context].lost {
             return Err(fail(code));
         }
-        for (timeline, op, clock) in &targets {
-            state.learn(*timeline, *op, clock);
+        // An error says nothing about what has finished.
+        if after.is_none() {
+            for (timeline, op, clock) in &targets {
+                state.learn(*timeline, *op, clock);
+            }
         }
         self.leave(state, context, (call, by), after)
     }
@@ -264,19 +267,25 @@ impl State {
         let timeline = self.engine.timeline_mut(stream);
         if !timeline.listed {
             timeline.listed = true;
-            let context: &mut Context = &mut self.contexts[timeline.context];
-            context.listed.push(stream);
+            let listed = &mut self.contexts[timeline.context].listed;
+            // A program that never synchronizes its context must not gather dead streams for ever.
+            if listed.len() == listed.capacity() {
+                listed.retain(|&id| self.engine.find(id).is_some());
+            }
+            listed.push(stream);
         }
         op
     }
 
-    pub(super) fn launch(&mut self, stream: TimelineId, kernel: Kernel) -> Result<(), Code> {
+    /// Takes the kernel only if it is launched: a host function that is dropped may drop a handle,
+    /// and so needs the lock.
+    pub(super) fn launch(&mut self, stream: TimelineId, kernel: &mut Kernel) -> Result<(), Code> {
         if let Some(capture) = self.engine.timeline(stream).capture {
             return self.capture_kernel(capture, stream, kernel);
         }
         self.barrier(stream)?;
         let op = self.number(stream);
-        let Kernel { mut accesses, duration, stamp, gates, function } = kernel;
+        let Kernel { mut accesses, duration, stamp, gates, function } = std::mem::take(kernel);
         if self.check {
             let timeline = self.engine.timeline(stream);
             let (context, clock) = (timeline.context, &timeline.clock);
@@ -292,7 +301,7 @@ impl State {
             stamp: stamp.unwrap_or(op),
             gates,
             function,
-            unmaps: self.memory.unmaps,
+            changes: self.memory.changes,
         };
         self.engine.push(stream, op, Work::Kernel(Box::new(launched)));
         Ok(())
@@ -307,7 +316,7 @@ impl State {
             return self.capture_graph(capture, stream, graph);
         }
         for node in graph.nodes.iter() {
-            self.launch(stream, node.kernel())?;
+            self.launch(stream, &mut node.kernel())?;
         }
         Ok(())
     }

@@ -144,7 +144,7 @@ unsafe impl Backend for SimDevice {
         // On a lost device the call fails, and the event goes with the context.
         let _ = self.call(Call::DestroyEvent, |_| Ok(()));
         if event.machine == self.machine.id {
-            self.machine.lock().destroy_event(self.context, event.index);
+            self.machine.lock().destroy_event(event.index);
         }
     }
 
@@ -157,8 +157,12 @@ unsafe impl Backend for SimDevice {
 
     fn wait(&self, stream: &SimStream, event: &SimEvent) -> Result<(), SimError> {
         self.call(Call::Wait, |state| {
-            let stream = self.timeline(state, stream)?;
-            state.wait(stream, self.event(event)?)
+            let timeline = self.timeline(state, stream)?;
+            // The other device, if it is another, may be lost too.
+            if let Some(code) = state.contexts[stream.context()].lost {
+                return Err(code);
+            }
+            state.wait(timeline, self.event(event)?)
         })
     }
 

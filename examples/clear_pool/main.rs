@@ -1,0 +1,52 @@
+//! Clears a pool of a few thousand buffers once per layer, in five ways, and counts what each costs.
+//!
+//! ```text
+//! cargo run --release --example clear_pool
+//! ```
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod baseline;
+mod demo;
+mod measure;
+mod modes;
+mod options;
+mod report;
+
+use std::process::ExitCode;
+
+use common::cli::{BackendName, Outcome, end};
+use common::device::{Device, Sim};
+use options::Options;
+
+fn main() -> ExitCode {
+    end("clear_pool", Options::parse(lexopt::Parser::from_env()).and_then(run))
+}
+
+fn run(options: Option<Options>) -> Outcome<()> {
+    let Some(options) = options else {
+        print!("{}", options::HELP);
+        return Ok(());
+    };
+    match options.backend {
+        BackendName::Sim => run_on(&options, Sim::new),
+    }
+}
+
+/// Runs the program on devices of one kind. Each mode has a device of its own where the kind allows, so
+/// that counts and hazards are told apart.
+fn run_on<D: Device>(options: &Options, device: impl Fn() -> D) -> Outcome<()> {
+    if options.unsafe_demo {
+        let shown = demo::show(options, device)?;
+        print!("{shown}");
+        return Ok(());
+    }
+    let measured = measure::measure(options, device)?;
+    if options.json {
+        print!("{}", report::json(options, &measured));
+    } else {
+        print!("{}", report::table(options, &measured));
+    }
+    Ok(())
+}

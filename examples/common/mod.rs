@@ -1,0 +1,6 @@
+//! What the examples share: a device to run on, the command line, tables.
+#![allow(dead_code, reason = "each example uses a part of this")]
+
+pub(crate) mod cli;
+pub(crate) mod device;
+pub(crate) mod table;

@@ -1,0 +1,84 @@
+//! Segments, granules, and what other devices may do with them.
+
+use super::*;
+
+#[test]
+fn granules_keep_their_bytes_wherever_they_are_mapped() {
+    standin().run(|standin| {
+        let backend = CudaBackend::open(0).unwrap();
+        let before = backend.memory_info().unwrap();
+        move_a_granule(&backend);
+        assert_eq!(backend.memory_info().unwrap(), before);
+        let granule = backend.create_granule(2 * MIB).unwrap();
+        standin.fail("cuMemRelease", 0, 1, Code::CUDA_ERROR_UNKNOWN);
+        // SAFETY: sound because the granule was just made and is mapped nowhere.
+        let (granule, error) = unsafe { backend.destroy_granule(granule) }.unwrap_err();
+        assert_eq!(error.call(), "cuMemRelease");
+        // SAFETY: as above; it still exists.
+        unsafe { backend.destroy_granule(granule) }.unwrap();
+        assert_eq!(backend.memory_info().unwrap(), before);
+    });
+}
+
+#[test]
+fn memory_runs_out_with_its_own_kind() {
+    standin().with("STANDIN_MEMORY", 64 * MIB).run(|_| {
+        let backend = CudaBackend::open(0).unwrap();
+        let kind = |error: CudaError| error.kind();
+        assert_eq!(backend.alloc_segment(65 * MIB).map_err(kind), Err(ErrorKind::OutOfMemory));
+        assert_eq!(backend.alloc_segment(u64::MAX).map_err(kind), Err(ErrorKind::OutOfMemory));
+        let granule = backend.create_granule(66 * MIB);
+        assert_eq!(granule.unwrap_err().kind(), ErrorKind::OutOfMemory);
+        let segment = backend.alloc_segment(60 * MIB).unwrap();
+        assert_eq!(segment % 256, 0);
+        assert_eq!(fill_and_read(&backend, segment + 60 * MIB - 4, Some(3)), [3; 4]);
+        assert_eq!(backend.alloc_segment(8 * MIB).map_err(kind), Err(ErrorKind::OutOfMemory));
+        // SAFETY: sound because the segment was made above, and the copies have returned.
+        unsafe { backend.free_segment(segment, 60 * MIB).unwrap() };
+        // SAFETY: not sound on a device; the stand-in looks it up and refuses.
+        let again = unsafe { backend.free_segment(segment, 60 * MIB) };
+        assert_eq!(again.unwrap_err().kind(), ErrorKind::Other);
+    });
+}
+
+#[test]
+fn virtual_memory_is_used_where_the_device_has_it_and_the_program_wants_it() {
+    standin().run(|_| {
+        let backend = CudaBackend::open(0).unwrap();
+        assert_eq!(backend.granularity(), Some(2 * MIB));
+        assert_eq!(backend.with_plain_segments().granularity(), None);
+    });
+    standin().with("STANDIN_NO_VIRTUAL_MEMORY", 1).run(|_| {
+        assert_eq!(CudaBackend::open(0).unwrap().granularity(), None);
+    });
+}
+
+#[test]
+fn peers_share_granules_by_access_and_segments_by_context() {
+    standin().with("STANDIN_DEVICES", 2).run(|standin| {
+        let (own, peer) = (CudaBackend::open(0).unwrap(), CudaBackend::open(1).unwrap());
+        own.allow_peer(&peer).unwrap();
+        assert_eq!(standin.count("cuCtxEnablePeerAccess"), 0, "granules need none");
+        let size = own.granularity().unwrap();
+        let range = own.reserve_range(size).unwrap();
+        let granule = own.create_granule(size).unwrap();
+        // SAFETY: sound because range and granule were just made, and are never given back.
+        unsafe {
+            own.map(range, size, &granule).unwrap();
+            own.set_access(range, size, &[&peer, &own, &peer]).unwrap();
+        }
+        assert_eq!(fill_and_read(&peer, range, Some(4)), [4; 4]);
+
+        let own = own.with_plain_segments();
+        let segment = own.alloc_segment(MIB).unwrap();
+        own.allow_peer(&peer).unwrap();
+        own.allow_peer(&peer).unwrap();
+        let enabled = standin.log();
+        let enabled = enabled.iter().filter(|logged| logged.name == "cuCtxEnablePeerAccess");
+        let enabled: Vec<_> = enabled.map(|logged| (logged.context, logged.code)).collect();
+        let current = peer.context().cu_ctx().addr();
+        assert_eq!(enabled, [(current, 0), (current, 704)], "the peer gains, and twice is fine");
+        assert_eq!(fill_and_read(&peer, segment, Some(5)), [5; 4]);
+        assert_eq!(standin.current_context(), current);
+    });
+}
