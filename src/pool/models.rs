@@ -285,12 +285,15 @@ fn a_hopping_block_is_seen() {
                 central.drain(stream, 0);
             }
         }
-        let found = core.steal(&mut miss(&a), Moment::Probe).expect("a false out-of-memory");
+        let found = core.take_victim(&miss(&a), Moment::Probe, &[], false);
         core.open_lists();
         drop(streams);
+        let taken = hopping.join();
+        let (found, stamps) = found.expect("a false out-of-memory");
+        let waited = core.wait_for_stamps(&miss(&a), &stamps, Moment::Probe);
+        assert!(waited.is_ok(), "nothing fails");
         let found = hand_out(&world.device, &core, &a, found);
         drop(core);
-        let taken = hopping.join();
         hopped.mark(taken.is_some());
         stayed.mark(taken.is_none());
         no_hazards(&world.device);

@@ -4,8 +4,8 @@ use super::{QuiescentScope, any_open, is_open};
 use crate::models::{Block, Stream, World, free, no_hazards};
 use crate::pool::PoolCore;
 use crate::sim::SimDevice;
-use crate::sync::Arc;
 use crate::sync::model::{check, spawn};
+use crate::sync::{Arc, CallPoint};
 
 fn open(core: &Arc<PoolCore<SimDevice>>) -> QuiescentScope<SimDevice> {
     QuiescentScope::open(Arc::clone(core))
@@ -31,9 +31,11 @@ fn the_flag_is_the_threads_own() {
         let world = World::prompt(2);
         let ((a, mine), (b, other)) = (recording(&world), recording(&world));
         let before = records(&world);
+        let turn = Arc::new(CallPoint::default());
         let freeing = {
-            let (device, b) = (world.device.clone(), b.clone());
+            let (device, b, turn) = (world.device.clone(), b.clone(), Arc::clone(&turn));
             spawn(move || {
+                turn.reach();
                 assert!(!any_open(), "another thread's scope is open here");
                 let before = b.core.state.lock().open;
                 free(&device, other);
@@ -42,6 +44,7 @@ fn the_flag_is_the_threads_own() {
         };
         let core = world.core();
         let scope = open(&core);
+        turn.reach();
         free(&world.device, mine);
         assert!(is_open(core.id));
         let report = scope.finish();
@@ -61,15 +64,18 @@ fn scopes_nest() {
         check(&format!("nested scopes, inner first: {inner_first}"), move || {
             let world = World::prompt(2);
             let ((a, mine), (b, other)) = (recording(&world), recording(&world));
+            let turn = Arc::new(CallPoint::default());
             let freeing = {
-                let device = world.device.clone();
+                let (device, turn) = (world.device.clone(), Arc::clone(&turn));
                 spawn(move || {
+                    turn.reach();
                     assert!(!any_open(), "another thread's scope is open here");
                     free(&device, other);
                 })
             };
             let core = world.core();
             let (outer, inner) = (open(&core), open(&core));
+            turn.reach();
             let (first, last) = if inner_first { (inner, outer) } else { (outer, inner) };
             let first = first.finish();
             assert!(is_open(core.id), "the first scope to end ends them all");
@@ -93,16 +99,21 @@ fn the_flag_is_the_pools_own() {
         let (one, two) = (World::prompt(1), World::prompt(1));
         let ((a, of_one), (b, of_two)) = (recording(&one), recording(&two));
         let (core, other) = (one.core(), two.core());
+        let turn = Arc::new(CallPoint::default());
         let opening = {
-            let other = Arc::clone(&other);
+            let (core, other, turn) = (Arc::clone(&core), Arc::clone(&other), Arc::clone(&turn));
             spawn(move || {
                 let scope = open(&other);
-                assert!(is_open(other.id));
+                turn.reach();
+                assert!(is_open(other.id) && !is_open(core.id));
                 drop(scope);
+                turn.reach();
                 assert!(!any_open());
             })
         };
+        turn.reach();
         let scope = open(&core);
+        turn.reach();
         assert!(!is_open(other.id), "the scope covers every pool");
         let before = b.core.state.lock().open;
         free(&two.device, of_two);
@@ -124,10 +135,12 @@ fn a_forgotten_scope_ends_with_its_thread() {
         let world = World::prompt(1);
         let (a, mine) = recording(&world);
         let core = world.core();
+        let turn = Arc::new(CallPoint::default());
         let forgetting = {
-            let (device, core) = (world.device.clone(), Arc::clone(&core));
+            let (device, core, turn) = (world.device.clone(), Arc::clone(&core), Arc::clone(&turn));
             spawn(move || {
                 let scope = open(&core);
+                turn.reach();
                 free(&device, mine);
                 assert!(is_open(core.id));
                 // What `forget` would leak is the scope's handle of the pool, which the model wants back.
@@ -137,7 +150,8 @@ fn a_forgotten_scope_ends_with_its_thread() {
                 unsafe { std::mem::ManuallyDrop::drop(&mut scope) };
             })
         };
-        assert!(!any_open());
+        turn.reach();
+        assert!(!any_open(), "another thread's scope is open here");
         forgetting.join();
         assert!(!any_open(), "the flag outlives its thread");
         drop(core);

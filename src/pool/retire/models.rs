@@ -4,8 +4,8 @@ use crate::models::{BLOCK, World, free, no_hazards, write};
 use crate::order::Moment;
 use crate::pool::models::{drain, hand_out, miss};
 use crate::pool::registry;
-use crate::sync::{Arc, CallPoint};
 use crate::sync::model::{Reached, check, spawn};
+use crate::sync::{Arc, CallPoint};
 
 /// A stream is retired by hand while another thread closes an epoch on it, to ask and to wait: either
 /// the call is counted first and the retirement refused, or it is too late and finds the last event.
