@@ -7,6 +7,8 @@ pub mod check;
 mod config;
 mod error;
 mod heap;
+#[cfg(all(test, loom))]
+mod models;
 mod order;
 mod pool;
 mod pool_stream;

@@ -10,6 +10,8 @@ mod foreign;
 mod grow;
 mod ladder;
 mod miss;
+#[cfg(all(test, loom))]
+pub(crate) mod models;
 mod ordering;
 mod registry;
 mod retire;

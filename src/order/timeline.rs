@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{Epoch, Evidence, Frontier, TimelineId};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, host};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, process_counter};
 
 /// At whose wish an epoch was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +50,15 @@ pub(crate) struct Timeline<E> {
     closed: Mutex<VecDeque<Closed<E>>>,
 }
 
-/// Rises whenever any timeline of the process completes an epoch: who has looked since need not look
-/// again.
-static COMPLETIONS: host::AtomicU64 = host::AtomicU64::new(0);
+process_counter! {
+    /// Rises whenever any timeline of the process completes an epoch: who has looked since need not
+    /// look again.
+    static COMPLETIONS;
+}
 
 /// How many times a timeline of this process has completed an epoch.
 pub(crate) fn completions() -> u64 {
-    COMPLETIONS.load(host::Ordering::Acquire)
+    COMPLETIONS.load(Ordering::Acquire)
 }
 
 impl<E> Timeline<E> {
@@ -83,7 +85,7 @@ impl<E> Timeline<E> {
     pub(crate) fn complete(&self, epoch: Epoch) {
         let before = self.completed.fetch_max(epoch.get(), Ordering::AcqRel);
         if before < epoch.get() {
-            COMPLETIONS.fetch_add(1, host::Ordering::Release);
+            COMPLETIONS.fetch_add(1, Ordering::Release);
             // Each event is let go outside the lock: the last pin returns it to its device.
             while let Some(finished) = self.pop_up_to(epoch) {
                 drop(finished);
@@ -101,6 +103,11 @@ impl<E> Timeline<E> {
     /// how many are published.
     pub(crate) fn publish(&self, own: Closed<E>) -> usize {
         let mut closed = self.closed.lock();
+        // A later epoch of another thread may have completed meanwhile. Under the lock: whoever
+        // completes one after this look takes the lock after it, and finds this event there.
+        if own.epoch <= self.completed() {
+            return closed.len();
+        }
         let at = closed.partition_point(|other| other.epoch < own.epoch);
         closed.insert(at, own);
         closed.len()

@@ -1,5 +1,8 @@
 //! How a stream leaves its pool.
 
+#[cfg(all(test, loom))]
+mod models;
+
 use super::ordering::Pin;
 use super::{PoolCore, PooledEvent};
 use crate::backend::Backend;

@@ -403,7 +403,10 @@ fn h27_hits_of_many_threads_share_nothing_but_their_streams() {
         let after = lab.stats();
         let pairs = THREADS as u64 * PAIRS;
         assert_eq!((after.hits - before.hits, after.misses, after.live), (pairs, before.misses, 0));
-        assert_eq!((calls.event_records, calls.driver_calls()), (1, after.calls.total() - before.calls.total()));
+        assert_eq!(
+            (calls.event_records, calls.driver_calls()),
+            (1, after.calls.total() - before.calls.total())
+        );
         assert!(calls.driver_calls() < 8, "{calls:?}");
         assert_eq!(after.reserved, before.reserved);
     });
