@@ -39,6 +39,11 @@ impl<B: Backend> Buffer<B> {
         Buffer { record: ManuallyDrop::new(record) }
     }
 
+    #[cfg(feature = "cuda")]
+    pub(crate) fn record(&self) -> &Record<B> {
+        &self.record
+    }
+
     pub(crate) fn home(&self) -> &StreamCore<B> {
         &self.record.home
     }
@@ -169,19 +174,26 @@ fn note_in_scope<B: Backend>(record: &Record<B>) {
         let state = home.state.lock();
         let set = state.sets.get(&record.address);
         others.extend(set.into_iter().flatten().map(|other| other.id()));
+        drop(state);
+        if record.strangers() != (false, false) {
+            others.push(home.pool.stranger_point().timeline);
+        }
     }
     quiescent::note(home.pool.id, record.bytes, home.id(), &others);
 }
 
-/// The long way: a block with other streams' free points, a shut list, an orphaned stream, a stream
+/// The long way: a block with other streams' or strangers' free points, a shut list, an orphaned stream, a stream
 /// whose frees close epochs, a buffer of no bytes.
 #[cold]
 fn free_by_detour<B: Backend>(record: Box<Record<B>>) {
     // SAFETY: as in `free`; the count is lowered in the last locked section below.
     let home = unsafe { record.home.counted() };
     let (address, bytes, block) = (record.address, record.bytes, record.block);
-    let stamps =
+    let mut stamps =
         if record.is_shared() { collect_free_points(home, address) } else { Stamps::Clean };
+    if record.strangers() != (false, false) {
+        stamps.add(home.pool.stranger_point());
+    }
 
     let mut record = Some(record);
     let mut state = home.state.lock();

@@ -70,6 +70,8 @@ calls! {
     /// Plain segments taken and given back, ranges reserved and released, granules created, mapped,
     /// made accessible, unmapped and destroyed.
     memory_calls,
+    /// Fills and copies that typed slices make themselves.
+    transfers,
     /// Looks at the device's free memory.
     memory_infos,
 }
@@ -233,6 +235,16 @@ impl<B: Backend> Driver<B> {
         run: impl FnOnce(&B) -> Result<T, B::Error>,
     ) -> Result<T, Error> {
         self.call(verb, &self.calls.memory_calls, run)
+    }
+
+    /// Submits a fill or a copy.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn transfer(
+        &self,
+        verb: &'static str,
+        run: impl FnOnce() -> Result<(), B::Error>,
+    ) -> Result<(), Error> {
+        self.call(verb, &self.calls.transfers, |_| run())
     }
 
     /// Gives granule memory back; on an error the granule still exists.

@@ -17,8 +17,8 @@ const FRONTIER: usize = 32;
 
 /// A driver call in flight on a stream, counted under its lock. It holds the core as well, so that the
 /// last unlock is safe.
-pub(super) struct Pin<B: Backend> {
-    pub(super) core: Arc<StreamCore<B>>,
+pub(crate) struct Pin<B: Backend> {
+    pub(crate) core: Arc<StreamCore<B>>,
 }
 
 impl<B: Backend> Drop for Pin<B> {
@@ -168,12 +168,35 @@ impl<B: Backend> PoolCore<B> {
     /// up to now have completed. Streams that capture are left out.
     pub(crate) fn quiesce_streams(&self) -> Result<(), Error> {
         let streams = self.streams();
-        let retired = self.central.lock().retired.clone();
-        let captures = self.config.foreign_captures
-            || streams.iter().any(|core| self.driver.is_capturing(core.stream()));
-        if captures {
+        let retired = self.central.lock().retired_by_now();
+        if self.may_capture(&streams) {
             return self.quiesce_one_by_one(&streams, &retired);
         }
+        self.quiesce_context(&streams, &retired)
+    }
+
+    /// Everything that is queued in the context has finished when this returns `Ok`, also on streams
+    /// that are not registered. An error while a stream captures, since it would break the capture.
+    pub(super) fn quiesce_strangers(&self) -> Result<(), Error> {
+        let streams = self.streams();
+        let retired = self.central.lock().retired_by_now();
+        if self.may_capture(&streams) {
+            return Err(capturing("a stream of the context"));
+        }
+        self.quiesce_context(&streams, &retired)
+    }
+
+    /// Whether a synchronize of the context might break a capture.
+    fn may_capture(&self, streams: &[Arc<StreamCore<B>>]) -> bool {
+        self.config.foreign_captures
+            || streams.iter().any(|core| self.driver.is_capturing(core.stream()))
+    }
+
+    fn quiesce_context(
+        &self,
+        streams: &[Arc<StreamCore<B>>],
+        retired: &[Arc<Timeline<PooledEvent<B>>>],
+    ) -> Result<(), Error> {
         let mut noted: Vec<(&Timeline<PooledEvent<B>>, Epoch)> = Vec::with_capacity(streams.len());
         for core in streams.iter() {
             noted.push((&core.timeline, core.state.lock().advance()));
@@ -265,10 +288,16 @@ impl<B: Backend> PoolCore<B> {
             return Ok(());
         }
         self.check_access(other)?;
+        self.order_after_now(&record.home, other)?;
+        self.name_user(record, other);
+        Ok(())
+    }
+
+    /// Names a stream in a buffer's set. The caller keeps the stream registered until this returns.
+    pub(super) fn name_user(&self, record: &Record<B>, other: &StreamCore<B>) {
         if !std::ptr::eq(self, &*other.pool) {
             self.know_foreign(other);
         }
-        self.order_after_now(&record.home, other)?;
         // Counted before it is named, so that a name is always counted.
         other.state.lock().live += 1;
         let named = {
@@ -282,10 +311,9 @@ impl<B: Backend> PoolCore<B> {
             fresh
         };
         if !named {
-            // The handle that names `other` keeps it registered.
+            // The caller's own count keeps it registered.
             other.state.lock().live -= 1;
         }
-        Ok(())
     }
 
     /// Makes another stream of this pool a buffer's home.
@@ -326,7 +354,7 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Whether a stream's device has access to this pool's memory.
-    fn check_access(&self, other: &StreamCore<B>) -> Result<(), Error> {
+    pub(super) fn check_access(&self, other: &StreamCore<B>) -> Result<(), Error> {
         let context = other.identity.context;
         let same = context == self.driver.context_id();
         let peer = || self.peers.iter().any(|own| own.context_id() == context);

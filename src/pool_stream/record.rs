@@ -23,8 +23,13 @@ pub(crate) struct Record<B: Backend> {
     pub(crate) block: BlockId,
     /// The bin that the block belongs to on a list.
     pub(super) bin: u8,
-    /// Whether home's lock guards a set of other streams for this block.
+    /// Whether others than home use the block: home's lock may guard a set of streams for it, and
+    /// strangers may have used it.
     shared: host::AtomicBool,
+    /// Whether a stream that is not registered may have read the block, or written it, with no
+    /// synchronize since.
+    stranger_read: host::AtomicBool,
+    stranger_wrote: host::AtomicBool,
     pub(crate) address: u64,
     /// The block's size in bytes.
     pub(crate) bytes: u64,
@@ -42,6 +47,8 @@ impl<B: Backend> Record<B> {
             block: BlockId::NONE,
             bin: 0,
             shared: host::AtomicBool::new(false),
+            stranger_read: host::AtomicBool::new(false),
+            stranger_wrote: host::AtomicBool::new(false),
             address: 0,
             bytes: 0,
             len: 0,
@@ -62,21 +69,40 @@ impl<B: Backend> Record<B> {
         self.block = block;
         self.bin = size.bin;
         *self.shared.get_mut() = false;
+        *self.stranger_read.get_mut() = false;
+        *self.stranger_wrote.get_mut() = false;
         self.address = address;
         self.bytes = size.bytes;
         self.len = len;
     }
 
-    /// Whether home's lock guards a set of other streams for this block.
+    /// Whether others than home use the block.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         // Relaxed: it is set through a reference, and asked by the drop, which comes after all of them.
         self.shared.load(host::Ordering::Relaxed)
     }
 
-    /// Notes that there is such a set now.
+    /// Notes that others use it from now on.
     pub(crate) fn share(&self) {
         self.shared.store(true, host::Ordering::Relaxed);
+    }
+
+    /// Whether a stranger may have read the block, and whether one may have written it.
+    pub(crate) fn strangers(&self) -> (bool, bool) {
+        // Relaxed, as for `shared`; and two threads that hold the buffer at the same time only read.
+        let flag = |flag: &host::AtomicBool| flag.load(host::Ordering::Relaxed);
+        (flag(&self.stranger_read), flag(&self.stranger_wrote))
+    }
+
+    /// Notes whether strangers may have read or written it.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn set_strangers(&self, read: Option<bool>, wrote: Option<bool>) {
+        for (flag, value) in [(&self.stranger_read, read), (&self.stranger_wrote, wrote)] {
+            if let Some(value) = value {
+                flag.store(value, host::Ordering::Relaxed);
+            }
+        }
     }
 
     /// Chains this record before others.
