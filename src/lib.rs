@@ -3,6 +3,8 @@
 pub mod backend;
 mod buffer;
 mod config;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod error;
 mod heap;
 mod order;
@@ -13,8 +15,6 @@ mod stats;
 mod sync;
 
 pub use backend::Backend;
-#[cfg(feature = "cuda")]
-pub use backend::cuda;
 #[cfg(feature = "sim")]
 pub use backend::sim;
 pub use buffer::Buffer;

@@ -28,9 +28,11 @@ pub(crate) fn show<D: Device>(options: &Options, device: impl Fn() -> D) -> Outc
         text += &format!("\nmode `{}`: ", shown.mode.name());
         text += &match shown.hazards {
             None => "this device cannot tell hazards\n".to_owned(),
-            Some(0) => "0 hazards. The scope asked each stream once at its end, found it busy, and \
+            Some(0) => {
+                "0 hazards. The scope asked each stream once at its end, found it busy, and \
                         kept\nthe buffers' ordinary dependencies.\n"
-                .to_owned(),
+                    .to_owned()
+            }
             Some(count) => format!(
                 "{count} hazards. Memory was written while the kernels that read it were under \
                  way.\nThe first:\n"
