@@ -2,16 +2,18 @@
 
 use std::ffi::c_void;
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use crate::backend::Backend;
 use crate::error::Error;
+use crate::heap::BlockId;
+use crate::heap::size_class::Rounded;
 use crate::order::{FreePoint, Stamps};
 use crate::pool_stream::PoolStream;
 use crate::pool_stream::core::{Detours, StreamCore};
-use crate::pool_stream::record::{Home, Record};
+use crate::pool_stream::home::Home;
 use crate::quiescent;
+use crate::sync::{Arc, host};
 
 /// Device memory, owned. Dropping it frees it on its home stream.
 ///
@@ -29,50 +31,96 @@ use crate::quiescent;
 ///
 /// In return, the memory is not handed to a stream before all those operations are ordered before that
 /// stream's next one.
+///
+/// It is a handful of words that name a block and its stream, to be moved by value: allocating it and
+/// dropping it touch no count but those under the stream's own lock, and no host allocator.
 pub struct Buffer<B: Backend> {
-    record: ManuallyDrop<Box<Record<B>>>,
+    pub(crate) home: Home<B>,
+    pub(crate) address: u64,
+    /// The block's size.
+    pub(crate) bytes: u64,
+    /// What the caller asked for.
+    len: u64,
+    /// The heap's name for the block; none for a buffer of zero bytes.
+    pub(crate) block: BlockId,
+    pub(crate) bin: u8,
+    /// Who but home may use the block: bits, none of them in the usual case.
+    others: host::AtomicU8,
 }
 
+/// Home's lock guards a set of streams for the block.
+pub(crate) const NAMED: u8 = 1;
+/// A stream that is not registered may have read it, with no synchronize since.
+pub(crate) const STRANGER_READ: u8 = 2;
+/// The same for a write.
+pub(crate) const STRANGER_WROTE: u8 = 4;
+
 impl<B: Backend> Buffer<B> {
+    /// A buffer of `len` bytes, which home counts already.
     #[inline]
-    pub(crate) fn new(record: Box<Record<B>>) -> Buffer<B> {
-        Buffer { record: ManuallyDrop::new(record) }
+    pub(crate) fn new(
+        home: Home<B>,
+        block: BlockId,
+        address: u64,
+        size: Rounded,
+        len: u64,
+    ) -> Self {
+        let others = host::AtomicU8::new(0);
+        Buffer { home, address, bytes: size.bytes, len, block, bin: size.bin, others }
     }
 
+    pub(crate) fn size(&self) -> Rounded {
+        Rounded { bytes: self.bytes, bin: self.bin }
+    }
+
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.has_others(u8::MAX)
+    }
+
+    #[inline]
+    pub(crate) fn has_others(&self, which: u8) -> bool {
+        // Relaxed: they are set through a reference, and asked by the drop, which comes after all of
+        // them.
+        self.others.load(host::Ordering::Relaxed) & which != 0
+    }
+
+    /// Notes that others may use the block now.
+    pub(crate) fn add_others(&self, which: u8) {
+        self.others.fetch_or(which, host::Ordering::Relaxed);
+    }
+
+    /// Notes that what others did has been waited for.
     #[cfg(feature = "cuda")]
-    pub(crate) fn record(&self) -> &Record<B> {
-        &self.record
-    }
-
-    pub(crate) fn home(&self) -> &StreamCore<B> {
-        &self.record.home
+    pub(crate) fn remove_others(&self, which: u8) {
+        self.others.fetch_and(!which, host::Ordering::Relaxed);
     }
 
     /// What was asked for, in bytes.
     pub fn len(&self) -> usize {
         // It came from a `usize`.
-        self.record.len as usize
+        self.len as usize
     }
 
     /// Whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.record.len == 0
+        self.len == 0
     }
 
     /// The size of the block behind the buffer, in bytes: at least [`len`](Self::len). All of it may be
     /// used.
     pub fn capacity(&self) -> usize {
-        self.record.bytes as usize
+        self.bytes as usize
     }
 
     /// The address of the first byte on the device, 0 for a buffer of zero bytes.
     pub fn device_ptr(&self) -> u64 {
-        self.record.address
+        self.address
     }
 
     /// The home stream: the one that the buffer is freed on.
     pub fn stream(&self) -> PoolStream<B> {
-        self.record.home.pool.handle_of(&self.record.home)
+        self.home.pool.handle_of(&self.home)
     }
 
     /// Lets `other` use this buffer from now on: makes it wait for all that is queued on the home
@@ -86,8 +134,8 @@ impl<B: Backend> Buffer<B> {
     /// [`is_capture`](Error::is_capture) when either stream is capturing; a driver error. Nothing has
     /// changed then.
     pub fn use_on(&self, other: &PoolStream<B>) -> Result<(), Error> {
-        self.home().pool.begin_call()?;
-        self.home().pool.use_on(&self.record, &other.core)
+        self.home.pool.begin_call()?;
+        self.home.pool.use_on(self, &other.core)
     }
 
     /// Makes `other` the home stream, after making it wait for all that is queued on the present one by
@@ -98,18 +146,15 @@ impl<B: Backend> Buffer<B> {
     /// As for [`use_on`](Self::use_on); also [`is_wrong_stream`](Error::is_wrong_stream) for a stream
     /// of another pool.
     pub fn move_to(&mut self, other: &PoolStream<B>) -> Result<(), Error> {
-        let pool = crate::sync::Arc::clone(&self.home().pool);
+        let pool = Arc::clone(&self.home.pool);
         pool.begin_call()?;
-        pool.move_to(&mut self.record, &other.core)
+        pool.move_to(self, &other.core)
     }
 
     /// Gives the buffer up for an opaque pointer, to be kept where Rust's ownership does not reach. The
     /// memory stays allocated until [`from_raw`](Self::from_raw) takes it back.
     pub fn into_raw(self) -> NonNull<c_void> {
-        let mut this = ManuallyDrop::new(self);
-        // SAFETY: `this` is not dropped and not used again, so the record is taken once.
-        let record = unsafe { ManuallyDrop::take(&mut this.record) };
-        NonNull::from(Box::leak(record)).cast()
+        NonNull::from(Box::leak(Box::new(self))).cast()
     }
 
     /// Takes a buffer back that [`into_raw`](Self::into_raw) has given up.
@@ -120,7 +165,7 @@ impl<B: Backend> Buffer<B> {
     /// taken back twice.
     pub unsafe fn from_raw(raw: NonNull<c_void>) -> Buffer<B> {
         // SAFETY: `into_raw` leaked this box, of this type, and the caller passes it back once.
-        Buffer::new(unsafe { Box::from_raw(raw.cast().as_ptr()) })
+        *unsafe { Box::from_raw(raw.cast::<Buffer<B>>().as_ptr()) }
     }
 }
 
@@ -135,98 +180,85 @@ impl<B: Backend> fmt::Debug for Buffer<B> {
 }
 
 impl<B: Backend> Drop for Buffer<B> {
+    /// Frees the block on its home stream. The usual case is a push on the stream's list.
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the buffer is being dropped, so that its record is taken once.
-        let record = unsafe { ManuallyDrop::take(&mut self.record) };
         if quiescent::any_open() {
-            note_in_scope(&record);
+            self.note_in_scope();
         }
-        free(record);
+        // SAFETY: the buffer is counted in home's `live`, which is lowered below under home's lock;
+        // after that only the guard's unlock touches home.
+        let home = unsafe { self.home.counted() };
+        let mut state = home.state.lock();
+        if !state.detours.none() || self.is_shared() || self.block.is_none() {
+            drop(state);
+            return self.free_by_detour();
+        }
+        state.give(self.bytes);
+        state.put(self.bin, self.block, self.address, self.bytes);
     }
 }
 
-/// Frees a block on its home stream. The usual case is a push on the stream's list.
-#[inline]
-fn free<B: Backend>(record: Box<Record<B>>) {
-    // SAFETY: the buffer was counted in home's `live`, which is lowered below under home's lock; after
-    // that only the guard's unlock touches home.
-    let home = unsafe { record.home.counted() };
-    let mut state = home.state.lock();
-    if !state.detours.none() || record.is_shared() || record.block.is_none() {
-        drop(state);
-        return free_by_detour(record);
-    }
-    state.live -= 1;
-    state.counters.frees += 1;
-    state.counters.in_use -= record.bytes;
-    state.put(record);
-}
-
-/// Notes a free in the scopes that are open on this thread.
-fn note_in_scope<B: Backend>(record: &Record<B>) {
-    if record.block.is_none() {
-        return;
-    }
-    let home = &*record.home;
-    let mut others = Vec::new();
-    if record.is_shared() {
-        let state = home.state.lock();
-        let set = state.sets.get(&record.address);
-        others.extend(set.into_iter().flatten().map(|other| other.id()));
-        drop(state);
-        if record.strangers() != (false, false) {
+impl<B: Backend> Buffer<B> {
+    /// Notes the free in the scopes that are open on this thread.
+    fn note_in_scope(&self) {
+        if self.block.is_none() {
+            return;
+        }
+        let home = &*self.home;
+        let mut others = Vec::new();
+        if self.has_others(NAMED) {
+            let state = home.state.lock();
+            let set = state.sets.get(&self.address);
+            others.extend(set.into_iter().flatten().map(|other| other.id()));
+        }
+        if self.has_others(STRANGER_READ | STRANGER_WROTE) {
             others.push(home.pool.stranger_point().timeline);
         }
-    }
-    quiescent::note(home.pool.id, record.bytes, home.id(), &others);
-}
-
-/// The long way: a block with other streams' or strangers' free points, a shut list, an orphaned stream, a stream
-/// whose frees close epochs, a buffer of no bytes.
-#[cold]
-fn free_by_detour<B: Backend>(record: Box<Record<B>>) {
-    // SAFETY: as in `free`; the count is lowered in the last locked section below.
-    let home = unsafe { record.home.counted() };
-    let (address, bytes, block) = (record.address, record.bytes, record.block);
-    let mut stamps =
-        if record.is_shared() { collect_free_points(home, address) } else { Stamps::Clean };
-    if record.strangers() != (false, false) {
-        stamps.add(home.pool.stranger_point());
+        quiescent::note(home.pool.id, self.bytes, home.id(), &others);
     }
 
-    let mut record = Some(record);
-    let mut state = home.state.lock();
-    let to_heap = !stamps.is_clean()
-        || state.detours.has(Detours::SHUT)
-        || state.detours.has(Detours::RETIRED);
-    if to_heap && !block.is_none() {
-        let mut stamps = stamps;
-        stamps.add(FreePoint { timeline: home.id(), epoch: state.open });
+    /// The long way: a block with others' free points, a shut list, an orphaned stream, a stream
+    /// whose frees close epochs, a buffer of no bytes.
+    #[cold]
+    fn free_by_detour(&mut self) {
+        // SAFETY: as in `drop`; the count is lowered in the last locked section below.
+        let home = unsafe { self.home.counted() };
+        let has_block = !self.block.is_none();
+        let mut stamps = match self.has_others(NAMED) {
+            true => collect_free_points(home, self.address),
+            false => Stamps::Clean,
+        };
+        if self.has_others(STRANGER_READ | STRANGER_WROTE) {
+            stamps.add(home.pool.stranger_point());
+        }
+        let mut state = home.state.lock();
+        let to_heap = !stamps.is_clean()
+            || state.detours.has(Detours::SHUT)
+            || state.detours.has(Detours::RETIRED);
+        if has_block && to_heap {
+            stamps.add(FreePoint { timeline: home.id(), epoch: state.open });
+            drop(state);
+            home.pool.free_to_heap(self.block, stamps);
+            state = home.state.lock();
+            state.forgo(self.bin);
+        } else if has_block {
+            state.put(self.bin, self.block, self.address, self.bytes);
+        }
+        state.give(self.bytes);
+        let closes = has_block
+            && state.detours.has(Detours::RECORD_ON_FREE)
+            && !quiescent::is_open(home.pool.id);
+        if !closes {
+            home.note_if_unused(&state);
+            return;
+        }
+        state.pins += 1;
         drop(state);
-        home.pool.free_to_heap(block, stamps, record.take());
-        state = home.state.lock();
+        home.pool.close_epoch_of_free(home);
+        // The pin kept the core; its last access is the unlock here.
+        home.unpin();
     }
-    state.live -= 1;
-    state.counters.frees += 1;
-    state.counters.in_use -= bytes;
-    if !block.is_none()
-        && let Some(record) = record
-    {
-        state.put(record);
-    }
-    let closes = state.detours.has(Detours::RECORD_ON_FREE)
-        && !block.is_none()
-        && !quiescent::is_open(home.pool.id);
-    if !closes {
-        home.note_if_unused(&state);
-        return;
-    }
-    state.pins += 1;
-    drop(state);
-    home.pool.close_epoch_of_free(home);
-    // The pin kept the core; its last access is the unlock here.
-    home.unpin();
 }
 
 /// Takes a buffer's set of other streams, and with it a free point on each: its uses there came before
@@ -236,11 +268,11 @@ fn collect_free_points<B: Backend>(home: &StreamCore<B>, address: u64) -> Stamps
     let set = home.state.lock().sets.remove(&address).unwrap_or_default();
     let mut stamps = Stamps::Clean;
     for other in set {
-        // SAFETY: the set's entry is counted in the other stream's `live` until the section below.
+        // SAFETY: the set's entry is counted in the other stream's `named` until the section below.
         let other: &StreamCore<B> = unsafe { Home::counted(other) };
         let mut state = other.state.lock();
         stamps.add(FreePoint { timeline: other.id(), epoch: state.open });
-        state.live -= 1;
+        state.named -= 1;
         other.note_if_unused(&state);
     }
     stamps

@@ -23,10 +23,11 @@ use crate::buffer::Buffer;
 use crate::config::{Config, Limit, PoolBuilder};
 use crate::error::{Error, Reason};
 use crate::heap::BlockId;
+use crate::heap::size_class::Rounded;
 use crate::order::{FreePoint, Stamps, TimelineId};
 use crate::pool_stream::PoolStream;
 use crate::pool_stream::core::{Detours, StreamCore};
-use crate::pool_stream::record::{Home, Record};
+use crate::pool_stream::home::Home;
 use crate::stats::{Stats, Steps};
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Weak, host};
 
@@ -349,8 +350,8 @@ impl<B: Backend> PoolCore<B> {
     /// A buffer of no bytes.
     pub(crate) fn alloc_nothing(&self, core: &StreamCore<B>) -> Result<Buffer<B>, Error> {
         self.check_open()?;
-        core.state.lock().live += 1;
-        Ok(Buffer::new(Record::new(Home::new(core))))
+        core.state.lock().take(0);
+        Ok(Buffer::new(Home::new(core), BlockId::NONE, 0, Rounded { bytes: 0, bin: 0 }, 0))
     }
 
     /// The free point of a block that a stream which is not registered may have used.
@@ -358,19 +359,11 @@ impl<B: Backend> PoolCore<B> {
         self.central.lock().stranger_point()
     }
 
-    /// A free block goes to the heap; its record is kept for the next miss.
-    pub(crate) fn free_to_heap(
-        &self,
-        block: BlockId,
-        stamps: Stamps,
-        record: Option<Box<Record<B>>>,
-    ) {
+    /// A free block goes to the heap.
+    pub(crate) fn free_to_heap(&self, block: BlockId, stamps: Stamps) {
         let mut central = self.central.lock();
         let central = &mut *central;
         central.heap.free(block, stamps, &central.timelines);
-        if let Some(record) = record {
-            central.spare.push(record);
-        }
     }
 
     fn stats(&self) -> Stats {
@@ -379,7 +372,7 @@ impl<B: Backend> PoolCore<B> {
         let mut stats = central.stats();
         for core in streams.iter() {
             let state = core.state.lock();
-            stats.add_stream(&state.counters, state.list.bytes(), state.live);
+            stats.add_stream(&state.counters, state.in_use, state.live);
         }
         drop(central);
         stats.finish(
@@ -398,8 +391,8 @@ impl<B: Backend> PoolCore<B> {
         let mut in_use = 0;
         for core in streams.iter() {
             let mut state = core.state.lock();
-            state.counters.peak_in_use = state.counters.in_use;
-            in_use += state.counters.in_use;
+            state.counters.peak_in_use = state.in_use;
+            in_use += state.in_use;
         }
         central.peak_in_use = in_use;
     }

@@ -1,8 +1,8 @@
 //! A registered stream, and its handle.
 
 pub(crate) mod core;
+pub(crate) mod home;
 pub(crate) mod list;
-pub(crate) mod record;
 
 use std::fmt;
 
@@ -109,7 +109,7 @@ impl<B: Backend> PoolStream<B> {
             return Err(Error::new(Reason::TooLarge { len }));
         };
         match self.core.hit(size, align, len) {
-            Some(record) => Ok(Buffer::new(record)),
+            Some(buffer) => Ok(buffer),
             None => self.alloc_miss(size, align, len),
         }
     }

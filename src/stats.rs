@@ -35,7 +35,7 @@ pub struct Stats {
     pub in_transit: u64,
     /// Out of reach until a synchronize succeeds, or until the driver takes it back.
     pub quarantined: u64,
-    /// Live buffers, and streams that they are named on.
+    /// Live buffers.
     pub live: u64,
     /// Registered streams.
     pub streams: u64,
@@ -43,8 +43,8 @@ pub struct Stats {
     pub granules: u64,
     /// Allocations that the stream's own list served.
     pub hits: u64,
-    /// Buffers freed.
-    pub frees: u64,
+    /// Allocations that it did not serve.
+    pub misses: u64,
     /// Misses served by a free block that needed no wait.
     pub covered: u64,
     /// Misses served after asking whether work had finished.
@@ -109,8 +109,8 @@ impl Stats {
         Stats {
             reserved,
             peak_reserved: bytes.peak_reserved.max(reserved),
-            // Out of the heap: in buffers or on lists, which `add_stream` tells apart.
-            in_use: bytes.out,
+            // Out of the heap: on lists or in buffers, which `add_stream` tells apart.
+            on_lists: bytes.out,
             peak_in_use,
             free_clean: bytes.clean,
             free_pending: bytes.pending,
@@ -119,22 +119,22 @@ impl Stats {
             quarantined: bytes.quarantined + stuck,
             granules,
             hits: past.hits,
-            frees: past.frees,
+            misses: past.misses,
             ..Stats::default()
         }
     }
 
-    pub(crate) fn add_stream(&mut self, counters: &StreamCounters, on_list: u64, live: u64) {
-        self.in_use = self.in_use.saturating_sub(on_list);
-        self.free_pending += on_list;
-        self.on_lists += on_list;
+    pub(crate) fn add_stream(&mut self, counters: &StreamCounters, in_use: u64, live: u64) {
+        self.in_use += in_use;
+        self.on_lists = self.on_lists.saturating_sub(in_use);
         self.live += live;
         self.hits += counters.hits;
-        self.frees += counters.frees;
+        self.misses += counters.misses;
     }
 
     pub(crate) fn finish(&mut self, streams: u64, calls: DriverCalls, steps: &Steps, stray: u64) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        self.free_pending += self.on_lists;
         self.peak_in_use = self.peak_in_use.max(self.in_use);
         self.streams = streams;
         self.covered = read(&steps.covered);

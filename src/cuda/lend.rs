@@ -24,7 +24,7 @@ impl<'a, T> Lent<'a, T> {
         access: Access,
     ) -> Result<Lent<'a, T>, Error> {
         order_at_home(buffer, access)?;
-        let home = buffer.home();
+        let home = &*buffer.home;
         let (stream, mut lent) = (home.stream(), None);
         home.pool.driver.transfer("lend a slice", || {
             let make = || {
@@ -44,7 +44,7 @@ impl<T> Drop for Lent<'_, T> {
     fn drop(&mut self) {
         // SAFETY: sound because the slice is being dropped, so that it is taken once.
         let slice = ManuallyDrop::new(unsafe { ManuallyDrop::take(&mut self.slice) });
-        let home = self.buffer.home();
+        let home = &*self.buffer.home;
         // Lets cudarc's events and its handle of the stream go, not the memory. When the thread cannot
         // be prepared, at process exit above all, they are leaked too.
         let leaked = home.pool.driver.transfer("take a lent slice back", || {

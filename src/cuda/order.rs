@@ -35,8 +35,7 @@ pub(super) fn address_on(
     access: Access,
     stream: &CudaStream,
 ) -> u64 {
-    let record = buffer.record();
-    if !record.is_shared() && is_same(record.home.stream(), stream) {
+    if !buffer.is_shared() && is_same(buffer.home.stream(), stream) {
         return address;
     }
     if settled(buffer, order_on(buffer, access, stream)) { address } else { NOWHERE }
@@ -50,7 +49,7 @@ pub(super) fn address_at_home<'a>(
     address: &'a u64,
     access: Access,
 ) -> &'a u64 {
-    if !buffer.record().is_shared() || settled(buffer, order_at_home(buffer, access)) {
+    if !buffer.is_shared() || settled(buffer, order_at_home(buffer, access)) {
         address
     } else {
         &NOWHERE
@@ -59,11 +58,10 @@ pub(super) fn address_at_home<'a>(
 
 /// Has the home stream come after every earlier use.
 pub(super) fn order_at_home(buffer: &Buffer<CudaBackend>, access: Access) -> Result<(), Error> {
-    let record = buffer.record();
-    if !record.is_shared() {
+    if !buffer.is_shared() {
         return Ok(());
     }
-    record.home.pool.order_use(record, &User::Known(&record.home), access)
+    buffer.home.pool.order_use(buffer, &User::Known(&buffer.home), access)
 }
 
 #[cold]
@@ -72,18 +70,17 @@ fn order_on(
     access: Access,
     stream: &CudaStream,
 ) -> Result<(), Error> {
-    let record = buffer.record();
-    let pool = &record.home.pool;
+    let pool = &buffer.home.pool;
     if buffer.capacity() == 0 {
         return Ok(());
     }
-    if is_same(record.home.stream(), stream) {
+    if is_same(buffer.home.stream(), stream) {
         return order_at_home(buffer, access);
     }
     let context = context_id(stream.context());
     let handle = stream.cu_stream().addr();
     if let Some(pin) = pool.find_stream(context, handle as u64) {
-        return pool.order_use(record, &User::Known(&pin.core), access);
+        return pool.order_use(buffer, &User::Known(&pin.core), access);
     }
     if context != pool.driver.context_id() {
         return Err(Error::new(Reason::ForeignContext));
@@ -92,9 +89,9 @@ fn order_on(
         // The one stream that needs nobody to keep it alive.
         let legacy = stream.context().default_stream();
         let legacy = buffer.stream().pool().stream(legacy)?;
-        return pool.order_use(record, &User::Known(&legacy.core), access);
+        return pool.order_use(buffer, &User::Known(&legacy.core), access);
     }
-    pool.order_use(record, &User::Stranger, access)
+    pool.order_use(buffer, &User::Stranger, access)
 }
 
 /// Whether the use may be submitted. An error is kept for `take_error`.
@@ -102,7 +99,7 @@ fn settled(buffer: &Buffer<CudaBackend>, ordered: Result<(), Error>) -> bool {
     match ordered {
         Ok(()) => true,
         Err(error) => {
-            buffer.home().pool.driver.keep_error(error);
+            buffer.home.pool.driver.keep_error(error);
             false
         }
     }

@@ -102,12 +102,12 @@ impl<T> PooledSlice<T> {
 
     /// Where the address is: it stays there while the slice lives.
     pub(super) fn address_place(&self) -> &u64 {
-        &self.buffer.record().address
+        &self.buffer.address
     }
 
     /// The home stream, as cudarc has it.
     pub fn stream(&self) -> &Arc<CudaStream> {
-        self.buffer.record().home.stream()
+        self.buffer.home.stream()
     }
 
     /// The home stream: the one that the slice is freed on.

@@ -83,7 +83,7 @@ impl<'a, T> PooledView<'a, T> {
 
     /// The home stream of the memory, as cudarc has it.
     pub fn stream(&self) -> &'a Arc<CudaStream> {
-        self.buffer.home().stream()
+        self.buffer.home.stream()
     }
 
     /// Some of these elements.
@@ -163,7 +163,7 @@ impl<T: DeviceRepr> PooledView<'_, T> {
             return Ok(());
         }
         order_at_home(self.buffer, self.access)?;
-        let home = self.buffer.home();
+        let home = &*self.buffer.home;
         let (pool, stream) = (&home.pool, home.stream());
         pool.driver.transfer("copy a slice to the host", || {
             // SAFETY: sound because the view lies within the buffer, home comes after its earlier uses,
@@ -194,7 +194,7 @@ impl<T: DeviceRepr> PooledView<'_, T> {
             return Ok(clone);
         }
         order_at_home(self.buffer, self.access)?;
-        let home = self.buffer.home();
+        let home = &*self.buffer.home;
         home.pool.driver.transfer("copy a slice", || {
             // SAFETY: sound because both ranges are of that size, one is new, and home comes after the
             // other's earlier uses.
@@ -227,7 +227,7 @@ impl<'a, T> PooledViewMut<'a, T> {
 
     /// The home stream of the memory, as cudarc has it.
     pub fn stream(&self) -> &'a Arc<CudaStream> {
-        self.buffer.home().stream()
+        self.buffer.home.stream()
     }
 
     /// The same elements, to be read.
@@ -330,7 +330,7 @@ impl<T: DeviceRepr> PooledViewMut<'_, T> {
             return Ok(());
         }
         order_at_home(self.buffer, access)?;
-        let home = self.buffer.home();
+        let home = &*self.buffer.home;
         home.pool.driver.transfer("copy a slice from the host", || {
             let from = host.as_ptr().cast();
             // SAFETY: sound because the view lies within the buffer and is borrowed exclusively, home

@@ -2,10 +2,11 @@
 
 use super::{PoolCore, PooledEvent};
 use crate::backend::Backend;
+use crate::buffer::{Buffer, NAMED};
 use crate::error::{Error, Reason};
 use crate::order::{Closed, Epoch, Evidence, Moment, Timeline, TimelineId};
 use crate::pool_stream::core::StreamCore;
-use crate::pool_stream::record::{Home, Record};
+use crate::pool_stream::home::Home;
 use crate::sync::Arc;
 
 /// From this many published events on, closing an epoch also asks the oldest ones, so that a stream
@@ -283,73 +284,75 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Lets a stream use a buffer from now on.
-    pub(crate) fn use_on(&self, record: &Record<B>, other: &StreamCore<B>) -> Result<(), Error> {
-        if record.home.is(other) || record.block.is_none() {
+    pub(crate) fn use_on(&self, buffer: &Buffer<B>, other: &StreamCore<B>) -> Result<(), Error> {
+        if buffer.home.is(other) || buffer.block.is_none() {
             return Ok(());
         }
         self.check_access(other)?;
-        self.order_after_now(&record.home, other)?;
-        self.name_user(record, other);
+        self.order_after_now(&buffer.home, other)?;
+        self.name_user(buffer, other);
         Ok(())
     }
 
     /// Names a stream in a buffer's set. The caller keeps the stream registered until this returns.
-    pub(super) fn name_user(&self, record: &Record<B>, other: &StreamCore<B>) {
+    pub(super) fn name_user(&self, buffer: &Buffer<B>, other: &StreamCore<B>) {
         if !std::ptr::eq(self, &*other.pool) {
             self.know_foreign(other);
         }
         // Counted before it is named, so that a name is always counted.
-        other.state.lock().live += 1;
+        other.state.lock().named += 1;
         let named = {
-            let mut home = record.home.state.lock();
-            let set = home.sets.entry(record.address).or_default();
+            let mut home = buffer.home.state.lock();
+            let set = home.sets.entry(buffer.address).or_default();
             let fresh = !set.iter().any(|own| own.is(other));
             if fresh {
                 set.push(Home::new(other));
-                record.share();
+                buffer.add_others(NAMED);
             }
             fresh
         };
         if !named {
             // The caller's own count keeps it registered.
-            other.state.lock().live -= 1;
+            other.state.lock().named -= 1;
         }
     }
 
     /// Makes another stream of this pool a buffer's home.
     pub(crate) fn move_to(
         &self,
-        record: &mut Record<B>,
+        buffer: &mut Buffer<B>,
         other: &StreamCore<B>,
     ) -> Result<(), Error> {
-        if record.home.is(other) {
+        if buffer.home.is(other) {
             return Ok(());
         }
         if !std::ptr::eq(self, &*other.pool) {
             return Err(Error::new(Reason::ForeignPool));
         }
-        if !record.block.is_none() {
-            self.order_after_now(&record.home, other)?;
+        if !buffer.block.is_none() {
+            self.order_after_now(&buffer.home, other)?;
         }
-        {
-            let mut state = other.state.lock();
-            state.live += 1;
-            state.counters.take(record.bytes);
+        if buffer.block.is_none() {
+            other.state.lock().take(0);
+        } else {
+            other.welcome(buffer.size(), false);
         }
         // SAFETY: the buffer is counted in home's `live` until the section below.
-        let home = unsafe { record.home.counted() };
+        let home = unsafe { buffer.home.counted() };
         let set = {
             let mut state = home.state.lock();
-            let set = state.sets.remove(&record.address);
-            state.live -= 1;
-            state.counters.in_use -= record.bytes;
+            let set = state.sets.remove(&buffer.address);
+            state.give(buffer.bytes);
+            if !buffer.block.is_none() {
+                state.forgo(buffer.bin);
+            }
             home.note_if_unused(&state);
             set
         };
         if let Some(set) = set {
-            other.state.lock().sets.insert(record.address, set);
+            other.state.lock().sets.insert(buffer.address, set);
         }
-        record.home = Home::new(other);
+        buffer.home = Home::new(other);
         Ok(())
     }
 

@@ -3,9 +3,9 @@
 
 use super::PoolCore;
 use crate::backend::Backend;
+use crate::buffer::{Buffer, STRANGER_READ, STRANGER_WROTE};
 use crate::error::Error;
 use crate::pool_stream::core::StreamCore;
-use crate::pool_stream::record::Record;
 
 /// Who is about to use a buffer.
 pub(crate) enum User<'a, B: Backend> {
@@ -33,28 +33,26 @@ impl<B: Backend> PoolCore<B> {
     /// and always for a stranger, the host waits for them. When that fails too, the use must not happen.
     pub(crate) fn order_use(
         &self,
-        record: &Record<B>,
+        buffer: &Buffer<B>,
         user: &User<'_, B>,
         access: Access,
     ) -> Result<(), Error> {
-        if record.block.is_none() {
+        if buffer.block.is_none() {
             return Ok(());
         }
         self.begin_call()?;
         if let User::Known(other) = user {
             self.check_access(other)?;
         }
-        self.settle_strangers(record, access)?;
-        for source in sources(record, user) {
+        self.settle_strangers(buffer, access)?;
+        for source in sources(buffer, user) {
             self.order_source(source, user)?;
         }
         match user {
-            User::Known(other) if record.home.is(other) => {}
-            User::Known(other) => self.name_user(record, other),
+            User::Known(other) if buffer.home.is(other) => {}
+            User::Known(other) => self.name_user(buffer, other),
             User::Stranger => {
-                record.share();
-                let flag = |which: bool| which.then_some(true);
-                record.set_strangers(flag(!access.writes), flag(access.writes));
+                buffer.add_others(if access.writes { STRANGER_WROTE } else { STRANGER_READ });
             }
         }
         Ok(())
@@ -72,32 +70,31 @@ impl<B: Backend> PoolCore<B> {
 
     /// A use that conflicts with a stranger's comes after it: nothing can be waited for but the whole
     /// context.
-    fn settle_strangers(&self, record: &Record<B>, access: Access) -> Result<(), Error> {
-        let (read, wrote) = record.strangers();
-        let conflicts = wrote || read && access.writes;
-        if !conflicts {
+    fn settle_strangers(&self, buffer: &Buffer<B>, access: Access) -> Result<(), Error> {
+        let conflicts = if access.writes { STRANGER_READ | STRANGER_WROTE } else { STRANGER_WROTE };
+        if !buffer.has_others(conflicts) {
             return Ok(());
         }
         self.quiesce_strangers()?;
         if access.alone {
             // Every stranger's use that conflicts with this one was submitted before the synchronize.
-            record.set_strangers(access.writes.then_some(false), Some(false));
+            buffer.remove_others(conflicts);
         }
         Ok(())
     }
 }
 
 /// The streams whose queued work the user comes after: home and the set, without the user itself.
-fn sources<'a, B: Backend>(record: &'a Record<B>, user: &User<'_, B>) -> Vec<&'a StreamCore<B>> {
+fn sources<'a, B: Backend>(buffer: &'a Buffer<B>, user: &User<'_, B>) -> Vec<&'a StreamCore<B>> {
     let is_user =
         |core: &StreamCore<B>| matches!(user, User::Known(other) if std::ptr::eq(*other, core));
-    let home: &StreamCore<B> = &record.home;
+    let home: &StreamCore<B> = &buffer.home;
     let mut all = vec![home];
     {
         let state = home.state.lock();
-        for other in state.sets.get(&record.address).into_iter().flatten() {
+        for other in state.sets.get(&buffer.address).into_iter().flatten() {
             // SAFETY: entries of a set are counted in the stream's `live`, and are taken out only by
-            // who owns the record or borrows it exclusively, which the borrow of `record` excludes.
+            // who owns the buffer or borrows it exclusively, which the borrow of it excludes.
             all.push(unsafe { other.counted() });
         }
     }

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use crossbeam_utils::CachePadded;
 
-use super::list::StreamList;
-use super::record::{Home, Record};
+use super::home::Home;
+use super::list::{FreeBlock, StreamList};
 use crate::backend::{Backend, StreamIdentity};
+use crate::buffer::Buffer;
+use crate::heap::BlockId;
 use crate::heap::size_class::Rounded;
 use crate::order::{Closed, Epoch, Frontier, Stamps, Taker, Timeline, TimelineId};
 use crate::pool::{PoolCore, PooledEvent};
@@ -24,15 +26,22 @@ pub(crate) struct StreamCore<B: Backend> {
     stream: Option<B::Stream>,
 }
 
-/// What the small lock guards.
+/// What the small lock guards. What a free touches comes first and, with the lock and the list's map,
+/// fills one cache line.
+#[repr(C)]
 pub(crate) struct StreamState<B: Backend> {
     /// The reasons why an allocation or a free cannot take the short way; none is the usual case.
     pub(crate) detours: Detours,
     /// The epoch that frees are stamped with.
     pub(crate) open: Epoch,
-    pub(crate) list: StreamList<B>,
-    /// Buffers whose home this is, and entries of `use_on` sets that name it.
+    /// Buffers whose home this is.
     pub(crate) live: u64,
+    /// Bytes in buffers whose home this is.
+    pub(crate) in_use: u64,
+    pub(crate) list: StreamList,
+    pub(crate) counters: StreamCounters,
+    /// Entries of `use_on` sets that name this stream.
+    pub(crate) named: u64,
     /// `PoolStream` handles, clones not counted.
     pub(crate) handles: u64,
     /// Driver calls in flight on this stream.
@@ -42,7 +51,6 @@ pub(crate) struct StreamState<B: Backend> {
     pub(crate) frontier: Arc<Frontier>,
     /// The other streams of this stream's buffers, by address.
     pub(crate) sets: BTreeMap<u64, Vec<Home<B>>>,
-    pub(crate) counters: StreamCounters,
 }
 
 /// What one stream counts, under its lock.
@@ -50,20 +58,10 @@ pub(crate) struct StreamState<B: Backend> {
 pub(crate) struct StreamCounters {
     /// Allocations from the list.
     pub(crate) hits: u64,
-    /// Frees, by whichever way.
-    pub(crate) frees: u64,
-    /// Bytes in buffers whose home this is.
-    pub(crate) in_use: u64,
-    /// The most that `in_use` has been.
+    /// Allocations by the long way.
+    pub(crate) misses: u64,
+    /// The most bytes that have been in buffers whose home this is.
     pub(crate) peak_in_use: u64,
-}
-
-impl StreamCounters {
-    #[inline]
-    pub(crate) fn take(&mut self, bytes: u64) {
-        self.in_use += bytes;
-        self.peak_in_use = self.peak_in_use.max(self.in_use);
-    }
 }
 
 /// A set of reasons for the long way.
@@ -108,14 +106,16 @@ impl<B: Backend> StreamState<B> {
         StreamState {
             detours,
             open: Epoch::FIRST,
-            list: StreamList::new(),
             live: 0,
+            in_use: 0,
+            list: StreamList::new(),
+            counters: StreamCounters::default(),
+            named: 0,
             handles: 0,
             pins: 0,
             shut: 0,
             frontier: Arc::default(),
             sets: BTreeMap::new(),
-            counters: StreamCounters::default(),
         }
     }
 
@@ -126,16 +126,35 @@ impl<B: Backend> StreamState<B> {
         epoch
     }
 
+    /// Counts one more buffer of `bytes` bytes.
+    #[inline]
+    pub(crate) fn take(&mut self, bytes: u64) {
+        self.live += 1;
+        self.in_use += bytes;
+        self.counters.peak_in_use = self.counters.peak_in_use.max(self.in_use);
+    }
+
+    /// Counts one buffer of `bytes` bytes less.
+    #[inline]
+    pub(crate) fn give(&mut self, bytes: u64) {
+        self.live -= 1;
+        self.in_use -= bytes;
+    }
+
     /// Puts a free block on the list, stamped with the open epoch.
     #[inline]
-    pub(crate) fn put(&mut self, mut record: Box<Record<B>>) {
-        record.epoch = self.open;
-        self.list.push(record);
+    pub(crate) fn put(&mut self, bin: u8, block: BlockId, address: u64, bytes: u64) {
+        self.list.push(bin, FreeBlock { address, bytes, epoch: self.open, block });
+    }
+
+    /// A block in a buffer of this stream will not come back to its list.
+    pub(crate) fn forgo(&mut self, bin: u8) {
+        self.list.forgo(bin);
     }
 
     /// Whether nothing keeps the stream in the pool.
     pub(crate) fn is_unused(&self) -> bool {
-        self.handles == 0 && self.live == 0 && self.pins == 0
+        self.handles == 0 && self.live == 0 && self.named == 0 && self.pins == 0
     }
 }
 
@@ -166,17 +185,36 @@ impl<B: Backend> StreamCore<B> {
 
     /// Takes a block of the list: the hit. No driver call, no host allocation, nothing to look up.
     #[inline]
-    pub(crate) fn hit(&self, size: Rounded, align: u64, len: u64) -> Option<Box<Record<B>>> {
+    pub(crate) fn hit(&self, size: Rounded, align: u64, len: u64) -> Option<Buffer<B>> {
         let mut state = self.state.lock();
         if state.detours.has(Detours::CLOSED) {
             return None;
         }
-        let mut record = state.list.pop(size, align)?;
-        record.len = len;
-        state.live += 1;
+        let free = state.list.pop(size, align)?;
+        state.take(size.bytes);
         state.counters.hits += 1;
-        state.counters.take(record.bytes);
-        Some(record)
+        Some(Buffer::new(Home::new(self), free.block, free.address, size, len))
+    }
+
+    /// Counts a buffer whose block comes to this stream by the long way, and makes room for the block
+    /// on the list, outside the lock.
+    pub(crate) fn welcome(&self, size: Rounded, missed: bool) {
+        loop {
+            let capacity = {
+                let mut state = self.state.lock();
+                match state.list.expect(size.bin) {
+                    Ok(()) => {
+                        state.take(size.bytes);
+                        state.counters.misses += u64::from(missed);
+                        return;
+                    }
+                    Err(capacity) => capacity,
+                }
+            };
+            let larger = Vec::with_capacity(capacity);
+            let smaller = self.state.lock().list.exchange(size.bin, larger);
+            drop(smaller);
+        }
     }
 
     /// What its next operation is ordered after.
@@ -228,30 +266,19 @@ impl<B: Backend> StreamCore<B> {
     }
 
     /// Moves the blocks of at least `bytes` bytes from the list through `each`, with their free points.
-    pub(crate) fn drain(&self, bytes: u64, mut each: impl FnMut(Box<Record<B>>, Stamps)) {
-        let id = self.id();
-        let mut chain = None;
+    pub(crate) fn drain(&self, bytes: u64, mut each: impl FnMut(BlockId, Stamps)) {
+        let mut drained: Vec<FreeBlock> = Vec::new();
         {
             let mut state = self.state.lock();
-            if state.list.bytes() == 0 || !state.list.may_hold(bytes.max(1)) {
+            if !state.list.may_hold(bytes.max(1)) {
                 return;
             }
-            // Chained through their own links, in reverse; `each` may be slow and runs unlocked.
-            state.list.drain(bytes, |mut record| {
-                record.next = chain.take();
-                chain = Some(record);
-            });
+            // `each` may be slow and runs unlocked.
+            state.list.drain(bytes, |free| drained.push(free));
         }
-        let mut oldest_first = None;
-        while let Some(mut record) = chain {
-            chain = record.next.take();
-            record.next = oldest_first.take();
-            oldest_first = Some(record);
-        }
-        while let Some(mut record) = oldest_first {
-            oldest_first = record.next.take();
-            let stamps = Stamps::of(id, record.epoch);
-            each(record, stamps);
+        let id = self.id();
+        for free in drained {
+            each(free.block, Stamps::of(id, free.epoch));
         }
     }
 }

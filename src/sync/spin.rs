@@ -21,8 +21,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Tries before a waiting thread gives its time slice away.
 const SPINS: u32 = 64;
 
-/// A spin lock that yields.
+/// A spin lock that yields. The lock lies before its value, on the line of the value's first fields.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct SpinLock<T> {
     locked: AtomicBool,
     value: UnsafeCell<T>,

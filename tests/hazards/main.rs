@@ -1,0 +1,10 @@
+//! Sequences that a stream-ordered pool gets wrong, each with its number, on the simulated device and
+//! in both kinds of growth.
+//!
+//! A test asserts two things: that the device's oracle has seen no hazard, and, by counters and
+//! addresses, that the pool did no more than it had to.
+
+mod common;
+mod ordering;
+mod scope;
+mod threads;
