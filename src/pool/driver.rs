@@ -1,7 +1,7 @@
 //! The one place that calls the backend: counts calls, sorts errors, recycles events.
 
 use crate::backend::{Backend, ErrorKind, MemoryInfo, StreamIdentity};
-use crate::error::Error;
+use crate::error::{Error, Reason};
 use crate::sync::host::OnceLock;
 use crate::sync::{Arc, Mutex, assert_no_lock_held, host};
 
@@ -177,6 +177,12 @@ impl<B: Backend> Driver<B> {
             own.is_capturing(stream)
         });
         look.unwrap_or(true)
+    }
+
+    /// The error for a stream that was seen to be capturing: the one that has ended the context, if it
+    /// was met by the look itself.
+    pub(crate) fn seen_capturing(&self, what: &'static str) -> Error {
+        self.lost().cloned().unwrap_or_else(|| Error::new(Reason::Capturing { what }))
     }
 
     /// An event to record: an idle one, or a new one.

@@ -40,7 +40,7 @@ impl<B: Backend> PoolCore<B> {
     ) -> Result<Closed<PooledEvent<B>>, Error> {
         let driver = &core.pool.driver;
         if driver.is_capturing(core.stream()) {
-            return Err(capturing("the stream"));
+            return Err(driver.seen_capturing("the stream"));
         }
         let event = driver.event()?;
         let (epoch, frontier) = {
@@ -54,7 +54,7 @@ impl<B: Backend> PoolCore<B> {
         // Recorded into a capture that has just begun, the event stands for nothing.
         if driver.is_capturing(core.stream()) {
             event.discard();
-            return Err(capturing("the stream"));
+            return Err(driver.seen_capturing("the stream"));
         }
         let closed = Closed { epoch, event, frontier, moment };
         core.timeline.publish(closed.clone());
@@ -103,7 +103,7 @@ impl<B: Backend> PoolCore<B> {
         taker: &StreamCore<B>,
     ) -> Result<(), Error> {
         if taker.pool.driver.is_capturing(taker.stream()) {
-            return Err(capturing("the stream that is to wait"));
+            return Err(taker.pool.driver.seen_capturing("the stream that is to wait"));
         }
         let closed = self.close_epoch(source, Moment::Early)?;
         self.wait(taker, &source.timeline, &closed)
@@ -182,7 +182,7 @@ impl<B: Backend> PoolCore<B> {
         let streams = self.streams();
         let retired = self.central.lock().retired_by_now();
         if self.may_capture(&streams) {
-            return Err(capturing("a stream of the context"));
+            return Err(self.driver.seen_capturing("a stream of the context"));
         }
         self.quiesce_context(&streams, &retired)
     }
@@ -373,8 +373,4 @@ impl<B: Backend> PoolCore<B> {
             central.foreign.insert(other.id(), core);
         }
     }
-}
-
-pub(super) fn capturing(what: &'static str) -> Error {
-    Error::new(Reason::Capturing { what })
 }
