@@ -168,6 +168,14 @@ impl<E> Timeline<E> {
         }
     }
 
+    /// A timeline of uses that no event can stand for: only a synchronize of the context can say that
+    /// they have finished.
+    pub(crate) fn without_events(last: Epoch) -> Timeline<E> {
+        let timeline = Timeline::new();
+        timeline.last.store(last.get(), Ordering::Release);
+        timeline
+    }
+
     /// The last epoch of a stream that has left.
     pub(crate) fn last(&self) -> Option<Epoch> {
         match self.last.load(Ordering::Acquire) {
