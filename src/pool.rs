@@ -96,6 +96,8 @@ pub(crate) struct PoolCore<B: Backend> {
     unused: Mutex<Vec<TimelineId>>,
     unused_count: AtomicUsize,
     closed: host::AtomicBool,
+    /// Whether this ended pool has nothing to do before another of its streams becomes unused.
+    rests: host::AtomicBool,
     steps: Steps,
 }
 
@@ -253,6 +255,7 @@ impl<B: Backend> PoolCore<B> {
             unused: Mutex::default(),
             unused_count: AtomicUsize::new(0),
             closed: host::AtomicBool::new(false),
+            rests: host::AtomicBool::new(false),
             steps: Steps::default(),
         }
     }

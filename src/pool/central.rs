@@ -87,6 +87,11 @@ impl<B: Backend> Central<B> {
         self.retired.clone()
     }
 
+    /// Whether the events of a stream that has left may still finish.
+    pub(super) fn has_retired(&self) -> bool {
+        self.retired.iter().any(|timeline| Some(timeline.id()) != self.strangers)
+    }
+
     /// All that the device has given and not got back, in bytes.
     pub(super) fn reserved(&self) -> u64 {
         self.heap.bytes().reserved() + self.taking + self.stuck_bytes()
