@@ -9,6 +9,8 @@ mod config;
 pub mod cuda;
 mod error;
 mod heap;
+#[cfg(all(test, loom))]
+mod models;
 mod order;
 mod pool;
 mod pool_stream;

@@ -6,9 +6,12 @@
 mod central;
 mod driver;
 mod end;
+mod foreign;
 mod grow;
 mod ladder;
 mod miss;
+#[cfg(all(test, loom))]
+pub(crate) mod models;
 mod ordering;
 mod registry;
 mod retire;
@@ -23,7 +26,6 @@ use crate::buffer::Buffer;
 use crate::config::{Config, Limit, PoolBuilder};
 use crate::error::{Error, Reason};
 use crate::heap::BlockId;
-use crate::heap::size_class::Rounded;
 use crate::order::{FreePoint, Stamps, TimelineId};
 use crate::pool_stream::PoolStream;
 use crate::pool_stream::core::{Detours, StreamCore};
@@ -190,7 +192,7 @@ impl<B: Backend> StreamPool<B> {
     /// As for [`quiesce`](Self::quiesce).
     pub fn synchronize(&self) -> Result<(), Error> {
         self.core().begin_call()?;
-        self.core().quiesce_streams()
+        self.core().quiesce_all()
     }
 
     /// What the pool holds and has done. Takes each lock once, for a moment.
@@ -350,8 +352,12 @@ impl<B: Backend> PoolCore<B> {
     /// A buffer of no bytes.
     pub(crate) fn alloc_nothing(&self, core: &StreamCore<B>) -> Result<Buffer<B>, Error> {
         self.check_open()?;
-        core.state.lock().take(0);
-        Ok(Buffer::new(Home::new(core), BlockId::NONE, 0, Rounded { bytes: 0, bin: 0 }, 0))
+        {
+            let mut state = core.state.lock();
+            state.take(0);
+            state.counters.misses += 1;
+        }
+        Ok(Buffer::empty(Home::new(core)))
     }
 
     /// The free point of a block that a stream which is not registered may have used.

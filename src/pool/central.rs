@@ -72,8 +72,7 @@ impl<B: Backend> Central<B> {
         if let Some(timeline) = self.strangers {
             return FreePoint { timeline, epoch };
         }
-        let timeline = Arc::new(Timeline::new());
-        timeline.retire(epoch);
+        let timeline = Arc::new(Timeline::without_events(epoch));
         let id = timeline.id();
         self.timelines.insert(Arc::clone(&timeline));
         self.retired.push(timeline);

@@ -152,7 +152,7 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Makes the block in transit a buffer of the stream.
-    fn hand_out(&self, miss: &Miss<'_, B>, block: BlockId, len: u64) -> Buffer<B> {
+    pub(super) fn hand_out(&self, miss: &Miss<'_, B>, block: BlockId, len: u64) -> Buffer<B> {
         miss.core.welcome(miss.size, true);
         let address = {
             let mut central = self.central.lock();

@@ -57,8 +57,9 @@ impl<B: Backend> PoolCore<B> {
             return Err(driver.seen_capturing("the stream"));
         }
         let closed = Closed { epoch, event, frontier, moment };
-        core.timeline.publish(closed.clone());
-        self.poll_backlog(&core.timeline);
+        if core.timeline.publish(closed.clone()) > BACKLOG {
+            self.poll_backlog(&core.timeline);
+        }
         Ok(closed)
     }
 
@@ -144,12 +145,11 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// An event that the driver refused is thrown away: its epoch counts as not closed. If nothing can
-    /// close it any more, because the stream has left, the blocks that wait for it are set aside until
-    /// a synchronize succeeds.
+    /// close it any more, because the stream has left, the event is kept (and destroyed after it) and
+    /// the blocks that wait for it are set aside until it, or the context, is synchronized.
     fn reject(&self, timeline: &Timeline<PooledEvent<B>>, closed: &Closed<PooledEvent<B>>) {
         closed.event.discard();
-        timeline.unpublish(&closed.event);
-        if timeline.last().is_some() {
+        if !timeline.unpublish(&closed.event) {
             self.central.lock().heap.quarantine_timeline(timeline.id());
         }
     }
@@ -239,17 +239,29 @@ impl<B: Backend> PoolCore<B> {
         Ok(())
     }
 
-    /// At the end of a scope: closes a noted stream's epoch, asks its event once, and says whether it
-    /// has finished.
-    pub(crate) fn settle_noted(&self, id: TimelineId) -> bool {
+    /// At the end of a scope: closes each noted stream's epoch, asks its event once, and says which have
+    /// not finished.
+    pub(crate) fn settle_noted(&self, noted: impl Iterator<Item = TimelineId>) -> Vec<TimelineId> {
         if self.driver.lost().is_some() {
-            return false;
+            return noted.collect();
         }
-        let result = match self.pin(id) {
-            Some(pin) => self
-                .close_epoch(&pin.core, Moment::Early)
-                .and_then(|closed| self.ask(&pin.core.timeline, &closed)),
-            None => self.ask_retired(id),
+        let streams = self.streams();
+        noted.filter(|id| !self.settle_one(*id, &streams)).collect()
+    }
+
+    fn settle_one(&self, id: TimelineId, streams: &[Arc<StreamCore<B>>]) -> bool {
+        // The walk is in the order of the timelines.
+        let own = streams.binary_search_by_key(&id, |core| core.id).ok();
+        let result = match own.filter(|at| streams[*at].pin()) {
+            Some(at) => {
+                let core = &streams[at];
+                let result = self
+                    .close_epoch(core, Moment::Early)
+                    .and_then(|closed| self.ask(&core.timeline, &closed));
+                core.unpin();
+                result
+            }
+            None => self.settle_elsewhere(id),
         };
         result.unwrap_or_else(|error| {
             if !error.is_capture() {
@@ -257,6 +269,17 @@ impl<B: Backend> PoolCore<B> {
             }
             false
         })
+    }
+
+    /// As [`settle_one`](Self::settle_one), for a stream of another pool or one that has left.
+    fn settle_elsewhere(&self, id: TimelineId) -> Result<bool, Error> {
+        match self.pin(id) {
+            Some(pin) => {
+                let closed = self.close_epoch(&pin.core, Moment::Early)?;
+                self.ask(&pin.core.timeline, &closed)
+            }
+            None => self.ask_retired(id),
+        }
     }
 
     /// Whether all of a timeline has finished whose stream has left: its last epoch is closed.
@@ -335,16 +358,16 @@ impl<B: Backend> PoolCore<B> {
         if buffer.block.is_none() {
             other.state.lock().take(0);
         } else {
-            other.welcome(buffer.size(), false);
+            other.welcome(buffer.rounded(), false);
         }
         // SAFETY: the buffer is counted in home's `live` until the section below.
         let home = unsafe { buffer.home.counted() };
         let set = {
             let mut state = home.state.lock();
             let set = state.sets.remove(&buffer.address);
-            state.give(buffer.bytes);
+            state.give(buffer.bytes());
             if !buffer.block.is_none() {
-                state.forgo(buffer.bin);
+                state.forgo(buffer.rounded().bin);
             }
             home.note_if_unused(&state);
             set
@@ -366,11 +389,11 @@ impl<B: Backend> PoolCore<B> {
 
     /// Stamps of this pool's blocks may name a stream of another pool from now on.
     fn know_foreign(&self, other: &StreamCore<B>) {
-        let core = other.pool.registry.lock().get(other.id()).map(Arc::downgrade);
+        let core = other.pool.registry.lock().get(other.id).map(Arc::downgrade);
         let mut central = self.central.lock();
         central.timelines.insert(Arc::clone(&other.timeline));
         if let Some(core) = core {
-            central.foreign.insert(other.id(), core);
+            central.foreign.insert(other.id, core);
         }
     }
 }
