@@ -70,8 +70,7 @@ impl Lab {
             0..=4 => {
                 let home = &self.known[random.below(self.known.len())];
                 if let Ok(buffer) = home.alloc(1 + random.below(2 << 20)) {
-                    let own =
-                        self.known.iter().position(|known| known.core.id() == buffer.home.id());
+                    let own = self.known.iter().position(|known| buffer.home.is(&known.core));
                     self.buffers.push(buffer);
                     self.use_buffer(self.buffers.len() - 1, own.unwrap(), true);
                 }
