@@ -101,3 +101,6 @@ fn sources<'a, B: Backend>(buffer: &'a Buffer<B>, user: &User<'_, B>) -> Vec<&'a
     all.retain(|core| !is_user(core));
     all
 }
+
+#[cfg(all(test, feature = "sim", not(loom)))]
+mod tests;
