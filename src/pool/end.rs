@@ -131,6 +131,10 @@ impl<B: Backend> PoolCore<B> {
                 self.synchronize(timeline, &closed)?;
             }
         }
+        // No event says what strangers, or streams whose last event was refused, still run.
+        if retired.iter().any(|timeline| !timeline.is_over()) {
+            self.quiesce_strangers()?;
+        }
         {
             let mut central = self.central.lock();
             for pin in &pins {

@@ -78,7 +78,10 @@ impl StreamList {
         let bin = usize::from(bin);
         let blocks = &mut self.bin(bin).blocks;
         let first = blocks.is_empty();
-        blocks.push(free);
+        let room = blocks.spare_capacity_mut().first_mut();
+        room.expect("room was made for a block when it came to its stream").write(free);
+        // SAFETY: the element behind the last was just written, and is within the capacity.
+        unsafe { blocks.set_len(blocks.len() + 1) };
         prefetch(blocks.as_ptr().wrapping_add(blocks.len()).wrapping_add(AHEAD));
         if first {
             self.filled[bin / 64] |= 1 << (bin % 64);

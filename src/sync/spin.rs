@@ -19,6 +19,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Tries before a waiting thread gives its time slice away.
+#[cfg(not(loom))]
 const SPINS: u32 = 64;
 
 /// A spin lock that yields. The lock lies before its value, on the line of the value's first fields.
@@ -50,51 +51,47 @@ impl<T> SpinLock<T> {
         SpinLock { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
+    /// Locks if nobody holds the lock.
     #[inline]
-    pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
+    pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
         // Acquire, with the release store of the last unlock: its section happened before this one.
-        if self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
-        {
-            self.lock_contended();
-        }
-        SpinGuard {
+        let locked =
+            self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        locked.is_ok().then(|| SpinGuard {
             lock: self,
             #[cfg(loom)]
             value: Some(self.value.get_mut()),
             _held: Held::new(),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
+        match self.try_lock() {
+            Some(guard) => guard,
+            None => self.lock_contended(),
         }
     }
 
     #[cold]
-    fn lock_contended(&self) {
+    fn lock_contended(&self) -> SpinGuard<'_, T> {
+        #[cfg(not(loom))]
         let mut spins = 0;
         loop {
-            // A plain load while it is locked: the line stays shared until the unlock.
+            // A plain load while it is locked: the line stays shared until the unlock. It decides
+            // nothing, and a model is spared it.
+            #[cfg(not(loom))]
             while self.locked.load(Ordering::Relaxed) {
                 spins += 1;
-                if spins < SPINS && cfg!(not(loom)) {
-                    std::hint::spin_loop();
-                } else {
-                    yield_now();
-                }
+                if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
             }
-            // Acquire: as in `lock`.
-            if self
-                .locked
-                .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-            {
-                return;
+            #[cfg(loom)]
+            loom::thread::yield_now();
+            if let Some(guard) = self.try_lock() {
+                return guard;
             }
         }
     }
-}
-
-fn yield_now() {
-    #[cfg(not(loom))]
-    std::thread::yield_now();
-    #[cfg(loom)]
-    loom::thread::yield_now();
 }
 
 impl<T> Deref for SpinGuard<'_, T> {
@@ -147,6 +144,19 @@ impl<T> Drop for SpinGuard<'_, T> {
         // The access to the value ends before the unlock.
         self.value = None;
         self.lock.locked.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(loom)]
+impl<T> Drop for SpinLock<T> {
+    /// Whoever frees a lock has seen every unlock of it: loom checks that.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // SAFETY: `self` is borrowed mutably; loom checks that no access is concurrent.
+            let locked = unsafe { self.locked.unsync_load() };
+            assert!(!locked, "a lock is freed while it is locked");
+            self.value.with_mut(|_| ());
+        }
     }
 }
 

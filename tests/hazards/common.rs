@@ -108,6 +108,12 @@ impl Lab {
         self.pool.stats()
     }
 
+    /// How many buffers have been freed.
+    pub(crate) fn frees(&self) -> u64 {
+        let stats = self.stats();
+        stats.hits + stats.misses - stats.live
+    }
+
     /// The driver calls that something makes, launches left out.
     pub(crate) fn calls_of<R>(&self, act: impl FnOnce() -> R) -> (R, CallCounts) {
         let before = self.device.counts();

@@ -294,7 +294,7 @@ fn h33_release_with_a_failing_synchronize_drops_in_the_ordinary_way() {
         lab.device.inject(FaultPlan::new(Call::SynchronizeContext));
         let error = lab.pool.release(held).expect_err("the synchronize fails");
         assert!(!error.is_device_lost() && !error.is_out_of_memory());
-        assert_eq!((lab.stats().in_use, lab.stats().frees), (0, 2));
+        assert_eq!((lab.stats().in_use, lab.frees()), (0, 2));
         assert_eq!(lab.stats().free_clean, 0, "nothing was seen to finish");
         let (y, calls) = lab.calls_of(|| lab.hold(&b, 2 * BLOCK));
         y.write(&b);
