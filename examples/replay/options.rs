@@ -7,6 +7,7 @@ use lexopt::prelude::*;
 use streampool::{Growth, Reuse};
 
 use super::common::cli::{BackendName, ByteSize, Failure, Outcome};
+use super::common::device::Purpose;
 
 pub(crate) const HELP: &str = "\
 Replays recorded allocation traces on a pool, and tells what they cost: memory, driver calls, time.
@@ -85,6 +86,14 @@ impl Default for Options {
 }
 
 impl Options {
+    /// With no kernels there is nothing that could be unordered.
+    pub(crate) fn purpose(&self) -> Purpose {
+        match self.kernels {
+            Kernels::Use => Purpose::Check,
+            Kernels::None => Purpose::Time,
+        }
+    }
+
     /// Reads the command line; `None` when it asks for help.
     pub(crate) fn parse(mut parser: lexopt::Parser) -> Outcome<Option<Options>> {
         let mut options = Options::default();
