@@ -2,16 +2,18 @@
 
 use std::ffi::c_void;
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use crate::backend::Backend;
 use crate::error::Error;
+use crate::heap::BlockId;
+use crate::heap::size_class::{self, BINS, GRAIN, Grains, Rounded};
 use crate::order::{FreePoint, Stamps};
 use crate::pool_stream::PoolStream;
 use crate::pool_stream::core::{Detours, StreamCore};
-use crate::pool_stream::record::{Home, Record};
+use crate::pool_stream::home::Home;
 use crate::quiescent;
+use crate::sync::{Arc, host};
 
 /// Device memory, owned. Dropping it frees it on its home stream.
 ///
@@ -29,45 +31,94 @@ use crate::quiescent;
 ///
 /// In return, the memory is not handed to a stream before all those operations are ordered before that
 /// stream's next one.
+///
+/// It is a handful of words that name a block and its stream, to be moved by value: allocating it and
+/// dropping it touch no count but those under the stream's own lock, and no host allocator.
 pub struct Buffer<B: Backend> {
-    record: ManuallyDrop<Box<Record<B>>>,
+    pub(crate) home: Home<B>,
+    pub(crate) address: u64,
+    /// The heap's name for the block; none for a buffer of zero bytes.
+    pub(crate) block: BlockId,
+    /// The block's size, meaningless without a block.
+    size: Grains,
+    /// How many bytes of the block were not asked for: less than an eighth of 1 MiB, by the rounding.
+    slack: u32,
+    /// The bin of home's list that the block goes back to, or [`DETOUR`].
+    route: host::AtomicU8,
 }
 
+/// The route of a buffer that has no block, or that other streams were named for: not by the list.
+const DETOUR: u8 = u8::MAX;
+
+const _: () = assert!(BINS <= DETOUR as usize, "no bin has the number of the detour");
+
 impl<B: Backend> Buffer<B> {
+    /// A buffer of `len` bytes, which home counts already.
     #[inline]
-    pub(crate) fn new(record: Box<Record<B>>) -> Buffer<B> {
-        Buffer { record: ManuallyDrop::new(record) }
+    pub(crate) fn new(
+        home: Home<B>,
+        block: BlockId,
+        address: u64,
+        size: Rounded,
+        len: u64,
+    ) -> Self {
+        let slack = (size.bytes - len) as u32;
+        let (size, route) = (Grains::of(size.bytes), host::AtomicU8::new(size.bin));
+        Buffer { home, address, block, size, slack, route }
     }
 
-    pub(crate) fn home(&self) -> &StreamCore<B> {
-        &self.record.home
+    /// A buffer of no bytes, which home counts already.
+    pub(crate) fn empty(home: Home<B>) -> Self {
+        let route = host::AtomicU8::new(DETOUR);
+        let size = Grains::of(GRAIN);
+        Buffer { home, address: 0, block: BlockId::NONE, size, slack: 0, route }
+    }
+
+    /// The size of the block, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        if self.block.is_none() { 0 } else { self.size.bytes() }
+    }
+
+    /// What the block's size rounds to: itself, with its bin.
+    pub(crate) fn rounded(&self) -> Rounded {
+        size_class::round(self.size.bytes()).expect("a block is no larger than the largest request")
+    }
+
+    /// Notes that home's lock guards a set of other streams for this block now.
+    pub(crate) fn share(&self) {
+        // Relaxed: the drop, which asks, comes after all that is done through references.
+        self.route.store(DETOUR, host::Ordering::Relaxed);
+    }
+
+    fn has_detour(&self) -> bool {
+        self.route.load(host::Ordering::Relaxed) == DETOUR
     }
 
     /// What was asked for, in bytes.
     pub fn len(&self) -> usize {
         // It came from a `usize`.
-        self.record.len as usize
+        (self.bytes() - u64::from(self.slack)) as usize
     }
 
     /// Whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.record.len == 0
+        self.block.is_none()
     }
 
     /// The size of the block behind the buffer, in bytes: at least [`len`](Self::len). All of it may be
     /// used.
     pub fn capacity(&self) -> usize {
-        self.record.bytes as usize
+        self.bytes() as usize
     }
 
     /// The address of the first byte on the device, 0 for a buffer of zero bytes.
     pub fn device_ptr(&self) -> u64 {
-        self.record.address
+        self.address
     }
 
     /// The home stream: the one that the buffer is freed on.
     pub fn stream(&self) -> PoolStream<B> {
-        self.record.home.pool.handle_of(&self.record.home)
+        self.home.pool.handle_of(&self.home)
     }
 
     /// Lets `other` use this buffer from now on: makes it wait for all that is queued on the home
@@ -81,8 +132,8 @@ impl<B: Backend> Buffer<B> {
     /// [`is_capture`](Error::is_capture) when either stream is capturing; a driver error. Nothing has
     /// changed then.
     pub fn use_on(&self, other: &PoolStream<B>) -> Result<(), Error> {
-        self.home().pool.begin_call()?;
-        self.home().pool.use_on(&self.record, &other.core)
+        self.home.pool.begin_call()?;
+        self.home.pool.use_on(self, &other.core)
     }
 
     /// Makes `other` the home stream, after making it wait for all that is queued on the present one by
@@ -93,18 +144,15 @@ impl<B: Backend> Buffer<B> {
     /// As for [`use_on`](Self::use_on); also [`is_wrong_stream`](Error::is_wrong_stream) for a stream
     /// of another pool.
     pub fn move_to(&mut self, other: &PoolStream<B>) -> Result<(), Error> {
-        let pool = crate::sync::Arc::clone(&self.home().pool);
+        let pool = Arc::clone(&self.home.pool);
         pool.begin_call()?;
-        pool.move_to(&mut self.record, &other.core)
+        pool.move_to(self, &other.core)
     }
 
     /// Gives the buffer up for an opaque pointer, to be kept where Rust's ownership does not reach. The
     /// memory stays allocated until [`from_raw`](Self::from_raw) takes it back.
     pub fn into_raw(self) -> NonNull<c_void> {
-        let mut this = ManuallyDrop::new(self);
-        // SAFETY: `this` is not dropped and not used again, so the record is taken once.
-        let record = unsafe { ManuallyDrop::take(&mut this.record) };
-        NonNull::from(Box::leak(record)).cast()
+        NonNull::from(Box::leak(Box::new(self))).cast()
     }
 
     /// Takes a buffer back that [`into_raw`](Self::into_raw) has given up.
@@ -115,7 +163,7 @@ impl<B: Backend> Buffer<B> {
     /// taken back twice.
     pub unsafe fn from_raw(raw: NonNull<c_void>) -> Buffer<B> {
         // SAFETY: `into_raw` leaked this box, of this type, and the caller passes it back once.
-        Buffer::new(unsafe { Box::from_raw(raw.cast().as_ptr()) })
+        *unsafe { Box::from_raw(raw.cast::<Buffer<B>>().as_ptr()) }
     }
 }
 
@@ -130,87 +178,87 @@ impl<B: Backend> fmt::Debug for Buffer<B> {
 }
 
 impl<B: Backend> Drop for Buffer<B> {
+    /// Frees the block on its home stream: in the usual case, a push on the stream's list.
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the buffer is being dropped, so that its record is taken once.
-        let record = unsafe { ManuallyDrop::take(&mut self.record) };
         if quiescent::any_open() {
-            note_in_scope(&record);
+            self.note_in_scope();
         }
-        free(record);
+        let route = *self.route.get_mut();
+        if route != DETOUR {
+            // SAFETY: the buffer is counted in home's `live`, which is lowered below under home's lock;
+            // after that only the guard's unlock touches home.
+            let home = unsafe { self.home.counted() };
+            if let Some(mut state) = home.state.try_lock()
+                && state.detours.none()
+            {
+                state.give(self.size.bytes());
+                state.put(route, self.block, self.address, self.size);
+                return;
+            }
+        }
+        self.free_by_detour();
     }
 }
 
-/// Frees a block on its home stream. The usual case is a push on the stream's list.
-#[inline]
-fn free<B: Backend>(record: Box<Record<B>>) {
-    // SAFETY: the buffer was counted in home's `live`, which is lowered below under home's lock; after
-    // that only the guard's unlock touches home.
-    let home = unsafe { record.home.counted() };
-    let mut state = home.state.lock();
-    if !state.detours.none() || record.is_shared() || record.block.is_none() {
+impl<B: Backend> Buffer<B> {
+    /// Notes the free in the scopes that are open on this thread. Not inlined: the ordinary free is
+    /// shorter without it.
+    #[inline(never)]
+    fn note_in_scope(&mut self) {
+        let home = &*self.home;
+        if *self.route.get_mut() != DETOUR {
+            quiescent::note(home.pool_id, self.size.bytes(), home.id, &[]);
+        } else if !self.block.is_none() {
+            let others: Vec<_> = {
+                let state = home.state.lock();
+                let set = state.sets.get(&self.address);
+                set.into_iter().flatten().map(|other| other.id).collect()
+            };
+            quiescent::note(home.pool_id, self.size.bytes(), home.id, &others);
+        }
+    }
+
+    /// The long way, whatever the reason: a lock that another thread holds, a block with other streams'
+    /// free points, a shut list, an orphaned stream, a stream whose frees close epochs, a buffer of no
+    /// bytes.
+    #[cold]
+    #[inline(never)]
+    fn free_by_detour(&mut self) {
+        // SAFETY: as in `drop`; the count is lowered in the last locked section below.
+        let home = unsafe { self.home.counted() };
+        let has_block = !self.block.is_none();
+        let mut stamps = match has_block && self.has_detour() {
+            true => collect_free_points(home, self.address),
+            false => Stamps::Clean,
+        };
+        let mut state = home.state.lock();
+        let to_heap = !stamps.is_clean()
+            || state.detours.has(Detours::SHUT)
+            || state.detours.has(Detours::RETIRED);
+        if has_block && to_heap {
+            stamps.add(FreePoint { timeline: home.id, epoch: state.open });
+            drop(state);
+            home.pool.free_to_heap(self.block, stamps);
+            state = home.state.lock();
+            state.forgo(self.rounded().bin);
+        } else if has_block {
+            state.put(self.rounded().bin, self.block, self.address, self.size);
+        }
+        state.give(self.bytes());
+        let closes = has_block
+            && state.detours.has(Detours::RECORD_ON_FREE)
+            && !quiescent::is_open(home.pool_id);
+        if !closes {
+            home.note_if_unused(&state);
+            return;
+        }
+        state.pins += 1;
         drop(state);
-        return free_by_detour(record);
+        home.pool.close_epoch_of_free(home);
+        // The pin kept the core; its last access is the unlock here.
+        home.unpin();
     }
-    state.give(record.bytes);
-    state.put(record);
-}
-
-/// Notes a free in the scopes that are open on this thread.
-fn note_in_scope<B: Backend>(record: &Record<B>) {
-    if record.block.is_none() {
-        return;
-    }
-    let home = &*record.home;
-    let mut others = Vec::new();
-    if record.is_shared() {
-        let state = home.state.lock();
-        let set = state.sets.get(&record.address);
-        others.extend(set.into_iter().flatten().map(|other| other.id()));
-    }
-    quiescent::note(home.pool.id, record.bytes, home.id(), &others);
-}
-
-/// The long way: a block with other streams' free points, a shut list, an orphaned stream, a stream
-/// whose frees close epochs, a buffer of no bytes.
-#[cold]
-fn free_by_detour<B: Backend>(record: Box<Record<B>>) {
-    // SAFETY: as in `free`; the count is lowered in the last locked section below.
-    let home = unsafe { record.home.counted() };
-    let (address, bytes, block) = (record.address, record.bytes, record.block);
-    let stamps =
-        if record.is_shared() { collect_free_points(home, address) } else { Stamps::Clean };
-
-    let mut record = Some(record);
-    let mut state = home.state.lock();
-    let to_heap = !stamps.is_clean()
-        || state.detours.has(Detours::SHUT)
-        || state.detours.has(Detours::RETIRED);
-    if to_heap && !block.is_none() {
-        let mut stamps = stamps;
-        stamps.add(FreePoint { timeline: home.id(), epoch: state.open });
-        drop(state);
-        home.pool.free_to_heap(block, stamps, record.take());
-        state = home.state.lock();
-    }
-    state.give(bytes);
-    if !block.is_none()
-        && let Some(record) = record
-    {
-        state.put(record);
-    }
-    let closes = state.detours.has(Detours::RECORD_ON_FREE)
-        && !block.is_none()
-        && !quiescent::is_open(home.pool.id);
-    if !closes {
-        home.note_if_unused(&state);
-        return;
-    }
-    state.pins += 1;
-    drop(state);
-    home.pool.close_epoch_of_free(home);
-    // The pin kept the core; its last access is the unlock here.
-    home.unpin();
 }
 
 /// Takes a buffer's set of other streams, and with it a free point on each: its uses there came before
@@ -223,7 +271,7 @@ fn collect_free_points<B: Backend>(home: &StreamCore<B>, address: u64) -> Stamps
         // SAFETY: the set's entry is counted in the other stream's `named` until the section below.
         let other: &StreamCore<B> = unsafe { Home::counted(other) };
         let mut state = other.state.lock();
-        stamps.add(FreePoint { timeline: other.id(), epoch: state.open });
+        stamps.add(FreePoint { timeline: other.id, epoch: state.open });
         state.named -= 1;
         other.note_if_unused(&state);
     }

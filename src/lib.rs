@@ -2,6 +2,8 @@
 
 pub mod backend;
 mod buffer;
+#[cfg(feature = "check")]
+pub mod check;
 mod config;
 mod error;
 mod heap;

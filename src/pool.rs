@@ -24,7 +24,7 @@ use crate::heap::BlockId;
 use crate::order::{Stamps, TimelineId};
 use crate::pool_stream::PoolStream;
 use crate::pool_stream::core::{Detours, StreamCore};
-use crate::pool_stream::record::{Home, Record};
+use crate::pool_stream::home::Home;
 use crate::stats::{Stats, Steps};
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Weak, host};
 
@@ -338,23 +338,19 @@ impl<B: Backend> PoolCore<B> {
     /// A buffer of no bytes.
     pub(crate) fn alloc_nothing(&self, core: &StreamCore<B>) -> Result<Buffer<B>, Error> {
         self.check_open()?;
-        core.state.lock().take(0);
-        Ok(Buffer::new(Record::new(Home::new(core))))
+        {
+            let mut state = core.state.lock();
+            state.take(0);
+            state.counters.misses += 1;
+        }
+        Ok(Buffer::empty(Home::new(core)))
     }
 
-    /// A free block goes to the heap; its record is kept for the next miss.
-    pub(crate) fn free_to_heap(
-        &self,
-        block: BlockId,
-        stamps: Stamps,
-        record: Option<Box<Record<B>>>,
-    ) {
+    /// A free block goes to the heap.
+    pub(crate) fn free_to_heap(&self, block: BlockId, stamps: Stamps) {
         let mut central = self.central.lock();
         let central = &mut *central;
         central.heap.free(block, stamps, &central.timelines);
-        if let Some(record) = record {
-            central.spare.push(record);
-        }
     }
 
     fn stats(&self) -> Stats {

@@ -1,8 +1,8 @@
 //! A registered stream, and its handle.
 
 pub(crate) mod core;
+pub(crate) mod home;
 pub(crate) mod list;
-pub(crate) mod record;
 
 use std::fmt;
 
@@ -109,7 +109,7 @@ impl<B: Backend> PoolStream<B> {
             return Err(Error::new(Reason::TooLarge { len }));
         };
         match self.core.hit(size, align, len) {
-            Some(record) => Ok(Buffer::new(record)),
+            Some(buffer) => Ok(buffer),
             None => self.alloc_miss(size, align, len),
         }
     }
@@ -202,7 +202,7 @@ impl<B: Backend> Eq for PoolStream<B> {}
 impl<B: Backend> fmt::Debug for PoolStream<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PoolStream")
-            .field("timeline", &self.core.id().get())
+            .field("timeline", &self.core.id.get())
             .field("stream", &self.core.identity)
             .finish()
     }

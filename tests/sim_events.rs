@@ -1,4 +1,5 @@
 //! What orders, and what does not: events, handles, the legacy stream, and what the host knows.
+#![cfg(not(loom))]
 
 use std::thread;
 

@@ -1,4 +1,5 @@
 //! Known races are reported, of the right kind and with both sides; known-good programs are not.
+#![cfg(not(loom))]
 
 use streampool::backend::Backend;
 use streampool::sim::{Hazard, HazardKind, Kernel, Schedule, SimConfig, SimDevice, SimStream};
@@ -234,6 +235,29 @@ fn a_stream_that_an_owner_has_not_named_is_the_programs_fault() {
     // The same owner on two streams, unordered.
     s.write(&s.b, 0, 64);
     assert_eq!(s.kinds(), [HazardKind::Race]);
+}
+
+#[test]
+fn a_use_after_the_end_is_the_programs_fault_also_to_the_next_owner() {
+    let s = scene();
+    s.device.note_handed_out(&s.a, s.x, 1024);
+    s.write(&s.a, 0, 1024);
+    s.device.note_given_back(s.x, 1024);
+    s.write(&s.b, 0, 1024);
+    assert_eq!(s.kinds(), [HazardKind::Lifetime, HazardKind::Race]);
+    s.device.note_handed_out(&s.a, s.x, 1024);
+    assert_eq!(s.kinds(), [HazardKind::Race]);
+}
+
+#[test]
+#[should_panic(expected = "2 hazards, the first of them:\nrace at")]
+fn asserting_that_there_is_no_hazard_tells_what_there_is() {
+    let s = scene();
+    s.device.assert_no_hazards();
+    s.write(&s.a, 0, 64);
+    s.write(&s.b, 0, 64);
+    s.write(&s.c, 0, 64);
+    s.device.assert_no_hazards();
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //!
 //! Every two kernels of a program share a cell of their own that both write, so that every pair is
 //! judged, also where a third operation lies between them.
+#![cfg(not(loom))]
 
 use std::collections::BTreeSet;
 

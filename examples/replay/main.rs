@@ -1,2 +1,64 @@
-//! stub
-fn main() {}
+//! Replays recorded allocation traces on a pool, and tells what they cost: memory, driver calls, time.
+//!
+//! ```text
+//! cargo run --release --example replay -- traces/streams.csv.gz
+//! ```
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod options;
+mod pass;
+mod report;
+mod trace;
+
+use std::process::ExitCode;
+
+use common::cli::{BackendName, Outcome, end};
+use common::device::{Device, Sim};
+use options::Options;
+use report::Replayed;
+use trace::Trace;
+
+fn main() -> ExitCode {
+    end("replay", Options::parse(lexopt::Parser::from_env()).and_then(run))
+}
+
+fn run(options: Option<Options>) -> Outcome<()> {
+    let Some(options) = options else {
+        print!("{}", options::HELP);
+        return Ok(());
+    };
+    // All files first: a mistake in the last one should not cost the replay of the others.
+    let traces = options.files.iter().map(|file| Trace::read(file)).collect::<Outcome<Vec<_>>>()?;
+    for trace in &traces {
+        let replayed = match options.backend {
+            BackendName::Sim => replay(&options, trace, &Sim::new())?,
+        };
+        if options.json {
+            println!("{}", report::json(&options, &replayed));
+        } else {
+            print!("{}", report::text(&options, &replayed));
+        }
+    }
+    Ok(())
+}
+
+/// Replays one trace: a cold pass from an empty pool, then a warm one.
+fn replay<D: Device>(options: &Options, trace: &Trace, device: &D) -> Outcome<Replayed> {
+    let mut program = pass::Program::new(options, trace, device)?;
+    let cold = program.run("cold")?;
+    let device_peak_bytes = device.memory_peak();
+    let warm = program.run("warm")?;
+    Ok(Replayed {
+        trace: trace.name.clone(),
+        operations: trace.operations.len(),
+        streams: trace.streams,
+        peak_live_bytes: trace.peak_live_bytes,
+        device_peak_bytes,
+        cold,
+        warm,
+        hazards: device.hazards(),
+        first_hazard: device.first_hazard(),
+    })
+}

@@ -84,20 +84,26 @@ impl<E> Timeline<E> {
         let before = self.completed.fetch_max(epoch.get(), Ordering::AcqRel);
         if before < epoch.get() {
             COMPLETIONS.fetch_add(1, host::Ordering::Release);
-            let mut closed = self.closed.lock();
-            let done = closed.partition_point(|own| own.epoch <= epoch);
-            // The events are let go outside the lock: the last pin returns one to its device.
-            let finished: Vec<Closed<E>> = closed.drain(..done).collect();
-            drop(closed);
-            drop(finished);
+            // Each event is let go outside the lock: the last pin returns it to its device.
+            while let Some(finished) = self.pop_up_to(epoch) {
+                drop(finished);
+            }
         }
     }
 
-    /// Makes a closed epoch known, with its event: to be called only after the record has returned.
-    pub(crate) fn publish(&self, own: Closed<E>) {
+    /// Takes the oldest published event, if it covers no epoch after this one.
+    fn pop_up_to(&self, epoch: Epoch) -> Option<Closed<E>> {
+        let mut closed = self.closed.lock();
+        closed.front().is_some_and(|own| own.epoch <= epoch).then(|| closed.pop_front()).flatten()
+    }
+
+    /// Makes a closed epoch known, with its event: to be called only after the record has returned. Says
+    /// how many are published.
+    pub(crate) fn publish(&self, own: Closed<E>) -> usize {
         let mut closed = self.closed.lock();
         let at = closed.partition_point(|other| other.epoch < own.epoch);
         closed.insert(at, own);
+        closed.len()
     }
 
     /// Takes back an event whose wait or query failed: its epoch counts as not closed.

@@ -7,7 +7,6 @@ use crate::backend::Backend;
 use crate::heap::{Growth, Heap};
 use crate::order::{Timeline, TimelineId, Timelines, completions};
 use crate::pool_stream::core::{StreamCore, StreamCounters};
-use crate::pool_stream::record::Record;
 use crate::stats::Stats;
 use crate::sync::{Arc, Weak};
 
@@ -26,8 +25,6 @@ pub(super) struct Central<B: Backend> {
     pub(super) stuck: Vec<Stuck<B>>,
     /// Plain segments that a thread is taking from the device, in bytes.
     pub(super) taking: u64,
-    /// Records of blocks that are in the heap.
-    pub(super) spare: Spare<B>,
     /// What retired streams have counted.
     pub(super) past: StreamCounters,
     /// The most that has been seen in use, in bytes.
@@ -46,7 +43,6 @@ impl<B: Backend> Central<B> {
             granules: BTreeMap::new(),
             stuck: Vec::new(),
             taking: 0,
-            spare: Spare { top: None },
             past: StreamCounters::default(),
             peak_in_use: 0,
             settled: 0,
@@ -75,11 +71,8 @@ impl<B: Backend> Central<B> {
     /// Moves the blocks of at least `bytes` bytes of a stream's list into the heap. The heap's lock is
     /// held throughout, so that nobody who searches both misses them.
     pub(super) fn drain(&mut self, core: &StreamCore<B>, bytes: u64) {
-        let (heap, timelines, spare) = (&mut self.heap, &self.timelines, &mut self.spare);
-        core.drain(bytes, |record, stamps| {
-            heap.free(record.block, stamps, timelines);
-            spare.push(record);
-        });
+        let (heap, timelines) = (&mut self.heap, &self.timelines);
+        core.drain(bytes, |block, stamps| heap.free(block, stamps, timelines));
     }
 
     /// Forgets the timelines that are over: a stamp that names one is settled at the next look.
@@ -109,29 +102,4 @@ pub(super) struct Stuck<B: Backend> {
     pub(super) mapped: Option<Growth>,
     /// Its size, when it is mapped nowhere and the heap does not count it.
     pub(super) unmapped_bytes: u64,
-}
-
-/// Records that no block needs, kept so that a miss need not ask the host's allocator.
-pub(super) struct Spare<B: Backend> {
-    top: Option<Box<Record<B>>>,
-}
-
-impl<B: Backend> Spare<B> {
-    pub(super) fn push(&mut self, mut record: Box<Record<B>>) {
-        record.chain(self.top.take());
-        self.top = Some(record);
-    }
-
-    pub(super) fn pop(&mut self) -> Option<Box<Record<B>>> {
-        let mut record = self.top.take()?;
-        self.top = record.unchain();
-        Some(record)
-    }
-}
-
-impl<B: Backend> Drop for Spare<B> {
-    /// One by one: a long chain must not be dropped by recursion.
-    fn drop(&mut self) {
-        while self.pop().is_some() {}
-    }
 }

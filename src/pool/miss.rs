@@ -10,7 +10,7 @@ use crate::heap::BlockId;
 use crate::heap::size_class::Rounded;
 use crate::order::{Closed, Epoch, FreePoint, Moment, TimelineId};
 use crate::pool_stream::core::StreamCore;
-use crate::pool_stream::record::{Home, Record};
+use crate::pool_stream::home::Home;
 
 /// What is wanted, for whom, and what has been met on the way to it.
 pub(super) struct Miss<'a, B: Backend> {
@@ -154,19 +154,13 @@ impl<B: Backend> PoolCore<B> {
 
     /// Makes the block in transit a buffer of the stream.
     fn hand_out(&self, miss: &Miss<'_, B>, block: BlockId, len: u64) -> Buffer<B> {
-        let (address, spare) = {
+        miss.core.welcome(miss.size, true);
+        let address = {
             let mut central = self.central.lock();
             central.heap.hand_out(block);
-            (central.heap.extent(block).0, central.spare.pop())
+            central.heap.extent(block).0
         };
-        let home = Home::new(miss.core);
-        let mut record = spare.unwrap_or_else(|| Record::new(home));
-        record.assign(home, block, miss.size, address, len);
-        let mut state = miss.core.state.lock();
-        state.take(record.bytes);
-        state.counters.misses += 1;
-        drop(state);
-        Buffer::new(record)
+        Buffer::new(Home::new(miss.core), block, address, miss.size, len)
     }
 
     /// A block that needs no wait. The stream's own list is drained when the heap has none: a larger

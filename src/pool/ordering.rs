@@ -2,10 +2,11 @@
 
 use super::{PoolCore, PooledEvent};
 use crate::backend::Backend;
+use crate::buffer::Buffer;
 use crate::error::{Error, Reason};
 use crate::order::{Closed, Epoch, Evidence, Moment, Timeline, TimelineId};
 use crate::pool_stream::core::StreamCore;
-use crate::pool_stream::record::{Home, Record};
+use crate::pool_stream::home::Home;
 use crate::sync::Arc;
 
 /// From this many published events on, closing an epoch also asks the oldest ones, so that a stream
@@ -56,8 +57,9 @@ impl<B: Backend> PoolCore<B> {
             return Err(capturing("the stream"));
         }
         let closed = Closed { epoch, event, frontier, moment };
-        core.timeline.publish(closed.clone());
-        self.poll_backlog(&core.timeline);
+        if core.timeline.publish(closed.clone()) > BACKLOG {
+            self.poll_backlog(&core.timeline);
+        }
         Ok(closed)
     }
 
@@ -215,17 +217,29 @@ impl<B: Backend> PoolCore<B> {
         Ok(())
     }
 
-    /// At the end of a scope: closes a noted stream's epoch, asks its event once, and says whether it
-    /// has finished.
-    pub(crate) fn settle_noted(&self, id: TimelineId) -> bool {
+    /// At the end of a scope: closes each noted stream's epoch, asks its event once, and says which have
+    /// not finished.
+    pub(crate) fn settle_noted(&self, noted: impl Iterator<Item = TimelineId>) -> Vec<TimelineId> {
         if self.driver.lost().is_some() {
-            return false;
+            return noted.collect();
         }
-        let result = match self.pin(id) {
-            Some(pin) => self
-                .close_epoch(&pin.core, Moment::Early)
-                .and_then(|closed| self.ask(&pin.core.timeline, &closed)),
-            None => self.ask_retired(id),
+        let streams = self.streams();
+        noted.filter(|id| !self.settle_one(*id, &streams)).collect()
+    }
+
+    fn settle_one(&self, id: TimelineId, streams: &[Arc<StreamCore<B>>]) -> bool {
+        // The walk is in the order of the timelines.
+        let own = streams.binary_search_by_key(&id, |core| core.id).ok();
+        let result = match own.filter(|at| streams[*at].pin()) {
+            Some(at) => {
+                let core = &streams[at];
+                let result = self
+                    .close_epoch(core, Moment::Early)
+                    .and_then(|closed| self.ask(&core.timeline, &closed));
+                core.unpin();
+                result
+            }
+            None => self.settle_elsewhere(id),
         };
         result.unwrap_or_else(|error| {
             if !error.is_capture() {
@@ -233,6 +247,17 @@ impl<B: Backend> PoolCore<B> {
             }
             false
         })
+    }
+
+    /// As [`settle_one`](Self::settle_one), for a stream of another pool or one that has left.
+    fn settle_elsewhere(&self, id: TimelineId) -> Result<bool, Error> {
+        match self.pin(id) {
+            Some(pin) => {
+                let closed = self.close_epoch(&pin.core, Moment::Early)?;
+                self.ask(&pin.core.timeline, &closed)
+            }
+            None => self.ask_retired(id),
+        }
     }
 
     /// Whether all of a timeline has finished whose stream has left: its last epoch is closed.
@@ -260,24 +285,24 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Lets a stream use a buffer from now on.
-    pub(crate) fn use_on(&self, record: &Record<B>, other: &StreamCore<B>) -> Result<(), Error> {
-        if record.home.is(other) || record.block.is_none() {
+    pub(crate) fn use_on(&self, buffer: &Buffer<B>, other: &StreamCore<B>) -> Result<(), Error> {
+        if buffer.home.is(other) || buffer.block.is_none() {
             return Ok(());
         }
         self.check_access(other)?;
         if !std::ptr::eq(self, &*other.pool) {
             self.know_foreign(other);
         }
-        self.order_after_now(&record.home, other)?;
+        self.order_after_now(&buffer.home, other)?;
         // Counted before it is named, so that a name is always counted.
         other.state.lock().named += 1;
         let named = {
-            let mut home = record.home.state.lock();
-            let set = home.sets.entry(record.address).or_default();
+            let mut home = buffer.home.state.lock();
+            let set = home.sets.entry(buffer.address).or_default();
             let fresh = !set.iter().any(|own| own.is(other));
             if fresh {
                 set.push(Home::new(other));
-                record.share();
+                buffer.share();
             }
             fresh
         };
@@ -291,32 +316,39 @@ impl<B: Backend> PoolCore<B> {
     /// Makes another stream of this pool a buffer's home.
     pub(crate) fn move_to(
         &self,
-        record: &mut Record<B>,
+        buffer: &mut Buffer<B>,
         other: &StreamCore<B>,
     ) -> Result<(), Error> {
-        if record.home.is(other) {
+        if buffer.home.is(other) {
             return Ok(());
         }
         if !std::ptr::eq(self, &*other.pool) {
             return Err(Error::new(Reason::ForeignPool));
         }
-        if !record.block.is_none() {
-            self.order_after_now(&record.home, other)?;
+        if !buffer.block.is_none() {
+            self.order_after_now(&buffer.home, other)?;
         }
-        other.state.lock().take(record.bytes);
+        if buffer.block.is_none() {
+            other.state.lock().take(0);
+        } else {
+            other.welcome(buffer.rounded(), false);
+        }
         // SAFETY: the buffer is counted in home's `live` until the section below.
-        let home = unsafe { record.home.counted() };
+        let home = unsafe { buffer.home.counted() };
         let set = {
             let mut state = home.state.lock();
-            let set = state.sets.remove(&record.address);
-            state.give(record.bytes);
+            let set = state.sets.remove(&buffer.address);
+            state.give(buffer.bytes());
+            if !buffer.block.is_none() {
+                state.forgo(buffer.rounded().bin);
+            }
             home.note_if_unused(&state);
             set
         };
         if let Some(set) = set {
-            other.state.lock().sets.insert(record.address, set);
+            other.state.lock().sets.insert(buffer.address, set);
         }
-        record.home = Home::new(other);
+        buffer.home = Home::new(other);
         Ok(())
     }
 
@@ -330,11 +362,11 @@ impl<B: Backend> PoolCore<B> {
 
     /// Stamps of this pool's blocks may name a stream of another pool from now on.
     fn know_foreign(&self, other: &StreamCore<B>) {
-        let core = other.pool.registry.lock().get(other.id()).map(Arc::downgrade);
+        let core = other.pool.registry.lock().get(other.id).map(Arc::downgrade);
         let mut central = self.central.lock();
         central.timelines.insert(Arc::clone(&other.timeline));
         if let Some(core) = core {
-            central.foreign.insert(other.id(), core);
+            central.foreign.insert(other.id, core);
         }
     }
 }

@@ -46,14 +46,14 @@ impl<B: Backend> Registry<B> {
 
     /// From now on a registration of this stream makes a new timeline.
     pub(super) fn unname(&mut self, core: &StreamCore<B>) {
-        if self.by_identity.get(&core.identity) == Some(&core.id()) {
+        if self.by_identity.get(&core.identity) == Some(&core.id) {
             self.by_identity.remove(&core.identity);
         }
     }
 
     /// Takes [`unname`](Self::unname) back, unless the stream was registered anew meanwhile.
     pub(super) fn rename(&mut self, core: &StreamCore<B>) {
-        self.by_identity.entry(core.identity).or_insert(core.id());
+        self.by_identity.entry(core.identity).or_insert(core.id);
     }
 
     /// Forgets a stream that has left. The caller drops it outside the lock.
@@ -92,9 +92,9 @@ pub(super) fn register<B: Backend>(
     pool.core().central.lock().timelines.insert(Arc::clone(&core.timeline));
     let handle = PoolStream::new(Arc::clone(&core), pool.clone());
     registry.walk = None;
-    registry.by_identity.insert(identity, core.id());
+    registry.by_identity.insert(identity, core.id);
     let weak = Arc::downgrade(handle.handle());
-    registry.by_timeline.insert(core.id(), Registered { core, handle: weak });
+    registry.by_timeline.insert(core.id, Registered { core, handle: weak });
     (handle, None)
 }
 
@@ -126,7 +126,7 @@ impl<B: Backend> PoolCore<B> {
     pub(crate) fn handle_of(self: &Arc<Self>, core: &StreamCore<B>) -> PoolStream<B> {
         let pool = self.handle();
         let mut registry = self.registry.lock();
-        let own = registry.by_timeline.get_mut(&core.id());
+        let own = registry.by_timeline.get_mut(&core.id);
         own.expect("a stream with a live buffer is registered").handle(&pool)
     }
 

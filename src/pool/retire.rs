@@ -103,7 +103,7 @@ impl<B: Backend> PoolCore<B> {
             central.past.peak_in_use = central.past.peak_in_use.max(counters.peak_in_use);
             drop(central);
             let mut registry = self.registry.lock();
-            let gone = registry.remove(core.id());
+            let gone = registry.remove(core.id);
             drop(registry);
             drop(gone);
         }

@@ -29,7 +29,7 @@ impl<B: Backend> PoolCore<B> {
             match self.wait_for_stamps(miss, &stamps, moment) {
                 Ok(()) => return Some(block),
                 Err((timeline, error)) => {
-                    self.free_to_heap(block, stamps, None);
+                    self.free_to_heap(block, stamps);
                     error.into_iter().for_each(|error| miss.asked.meet(error));
                     if self.driver.lost().is_some() {
                         return None;

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use crossbeam_utils::CachePadded;
 
-use super::list::StreamList;
-use super::record::{Home, Record};
+use super::home::Home;
+use super::list::{FreeBlock, StreamList};
 use crate::backend::{Backend, StreamIdentity};
-use crate::heap::size_class::Rounded;
+use crate::buffer::Buffer;
+use crate::heap::BlockId;
+use crate::heap::size_class::{Grains, Rounded};
 use crate::order::{Closed, Epoch, Frontier, Stamps, Taker, Timeline, TimelineId};
-use crate::pool::{PoolCore, PooledEvent};
+use crate::pool::{PoolCore, PoolId, PooledEvent};
 use crate::sync::{Arc, SpinLock};
 
 /// One stream of one pool.
@@ -17,6 +19,9 @@ pub(crate) struct StreamCore<B: Backend> {
     /// The small lock. It guards sections of a few dozen instructions, and no driver call. Streams are
     /// used by different threads: none shares a cache line with another's lock.
     pub(crate) state: CachePadded<SpinLock<StreamState<B>>>,
+    /// The timeline's and the pool's numbers: a free in a scope asks for both.
+    pub(crate) id: TimelineId,
+    pub(crate) pool_id: PoolId,
     pub(crate) timeline: Arc<Timeline<PooledEvent<B>>>,
     pub(crate) pool: Arc<PoolCore<B>>,
     pub(crate) identity: StreamIdentity,
@@ -36,7 +41,7 @@ pub(crate) struct StreamState<B: Backend> {
     pub(crate) live: u64,
     /// Bytes in buffers whose home this is.
     pub(crate) in_use: u64,
-    pub(crate) list: StreamList<B>,
+    pub(crate) list: StreamList,
     pub(crate) counters: StreamCounters,
     /// Entries of `use_on` sets that name this stream.
     pub(crate) named: u64,
@@ -141,9 +146,13 @@ impl<B: Backend> StreamState<B> {
 
     /// Puts a free block on the list, stamped with the open epoch.
     #[inline]
-    pub(crate) fn put(&mut self, mut record: Box<Record<B>>) {
-        record.epoch = self.open;
-        self.list.push(record);
+    pub(crate) fn put(&mut self, bin: u8, block: BlockId, address: u64, size: Grains) {
+        self.list.push(bin, FreeBlock { address, epoch: self.open, block, size });
+    }
+
+    /// A block in a buffer of this stream will not come back to its list.
+    pub(crate) fn forgo(&mut self, bin: u8) {
+        self.list.forgo(bin);
     }
 
     /// Whether nothing keeps the stream in the pool.
@@ -159,17 +168,16 @@ impl<B: Backend> StreamCore<B> {
         identity: StreamIdentity,
         record_on_free: bool,
     ) -> StreamCore<B> {
+        let timeline = Arc::new(Timeline::new());
         StreamCore {
+            id: timeline.id(),
+            pool_id: pool.id,
             state: CachePadded::new(SpinLock::new(StreamState::new(record_on_free))),
-            timeline: Arc::new(Timeline::new()),
+            timeline,
             pool,
             identity,
             stream: Some(stream),
         }
-    }
-
-    pub(crate) fn id(&self) -> TimelineId {
-        self.timeline.id()
     }
 
     /// The backend's stream.
@@ -179,21 +187,41 @@ impl<B: Backend> StreamCore<B> {
 
     /// Takes a block of the list: the hit. No driver call, no host allocation, nothing to look up.
     #[inline]
-    pub(crate) fn hit(&self, size: Rounded, align: u64, len: u64) -> Option<Box<Record<B>>> {
+    pub(crate) fn hit(&self, size: Rounded, align: u64, len: u64) -> Option<Buffer<B>> {
         let mut state = self.state.lock();
         if state.detours.has(Detours::CLOSED) {
             return None;
         }
-        let mut record = state.list.pop(size, align)?;
-        record.len = len;
-        state.take(record.bytes);
+        let free = state.list.pop(size, align)?;
+        state.take(size.bytes);
         state.counters.hits += 1;
-        Some(record)
+        Some(Buffer::new(Home::new(self), free.block, free.address, size, len))
+    }
+
+    /// Counts a buffer whose block comes to this stream by the long way, and makes room for the block
+    /// on the list, outside the lock.
+    pub(crate) fn welcome(&self, size: Rounded, missed: bool) {
+        loop {
+            let capacity = {
+                let mut state = self.state.lock();
+                match state.list.expect(size.bin) {
+                    Ok(()) => {
+                        state.take(size.bytes);
+                        state.counters.misses += u64::from(missed);
+                        return;
+                    }
+                    Err(capacity) => capacity,
+                }
+            };
+            let larger = Vec::with_capacity(capacity);
+            let smaller = self.state.lock().list.exchange(size.bin, larger);
+            drop(smaller);
+        }
     }
 
     /// What its next operation is ordered after.
     pub(crate) fn taker(&self) -> Taker {
-        Taker { home: self.id(), frontier: Arc::clone(&self.state.lock().frontier) }
+        Taker { home: self.id, frontier: Arc::clone(&self.state.lock().frontier) }
     }
 
     /// This stream now waits for a closed epoch of `timeline`. To be called after the wait returned.
@@ -203,7 +231,7 @@ impl<B: Backend> StreamCore<B> {
         timeline: TimelineId,
         closed: &Closed<PooledEvent<B>>,
     ) -> usize {
-        let home = self.id();
+        let home = self.id;
         let mut state = self.state.lock();
         let frontier = Arc::make_mut(&mut state.frontier);
         frontier.join(&closed.frontier, home);
@@ -235,35 +263,24 @@ impl<B: Backend> StreamCore<B> {
     #[inline]
     pub(crate) fn note_if_unused(&self, state: &StreamState<B>) {
         if state.detours.has(Detours::ORPHAN) && state.is_unused() {
-            self.pool.note_unused(self.id());
+            self.pool.note_unused(self.id);
         }
     }
 
     /// Moves the blocks of at least `bytes` bytes from the list through `each`, with their free points.
-    pub(crate) fn drain(&self, bytes: u64, mut each: impl FnMut(Box<Record<B>>, Stamps)) {
-        let id = self.id();
-        let mut chain = None;
+    pub(crate) fn drain(&self, bytes: u64, mut each: impl FnMut(BlockId, Stamps)) {
+        let mut drained: Vec<FreeBlock> = Vec::new();
         {
             let mut state = self.state.lock();
             if !state.list.may_hold(bytes.max(1)) {
                 return;
             }
-            // Chained through their own links, in reverse; `each` may be slow and runs unlocked.
-            state.list.drain(bytes, |mut record| {
-                record.next = chain.take();
-                chain = Some(record);
-            });
+            // `each` may be slow and runs unlocked.
+            state.list.drain(bytes, |free| drained.push(free));
         }
-        let mut oldest_first = None;
-        while let Some(mut record) = chain {
-            chain = record.next.take();
-            record.next = oldest_first.take();
-            oldest_first = Some(record);
-        }
-        while let Some(mut record) = oldest_first {
-            oldest_first = record.next.take();
-            let stamps = Stamps::of(id, record.epoch);
-            each(record, stamps);
+        let id = self.id;
+        for free in drained {
+            each(free.block, Stamps::of(id, free.epoch));
         }
     }
 }

@@ -141,8 +141,7 @@ impl Lab {
     #[track_caller]
     pub(crate) fn accounts_match(&self) {
         let stats = self.stats();
-        let accounted =
-            stats.in_use + stats.free_clean + stats.free_pending + stats.quarantined;
+        let accounted = stats.in_use + stats.free_clean + stats.free_pending + stats.quarantined;
         assert_eq!(stats.reserved, accounted + stats.in_transit, "{stats:?}");
         assert_eq!(stats.in_transit, 0, "in transit at rest: {stats:?}");
         assert_eq!(stats.reserved, self.device.memory_in_use(), "{stats:?}");

@@ -143,3 +143,84 @@ impl Clock {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn t(n: u32) -> TimelineId {
+        TimelineId(n)
+    }
+
+    fn done(timelines: u32) -> Done {
+        let mut done = Done::default();
+        (0..timelines).for_each(|_| done.push());
+        done
+    }
+
+    fn clock(entries: &[(u32, OpNumber)], done: &Done) -> Clock {
+        let mut clock = Clock::default();
+        for &(timeline, op) in entries {
+            clock.raise(t(timeline), op, done);
+        }
+        clock
+    }
+
+    #[test]
+    fn a_join_is_the_later_of_both_for_each_timeline() {
+        let done = done(5);
+        for (ours, theirs, joined) in [
+            // With entries that are new to this clock, and with none.
+            (
+                &[(1, 10), (3, 30)][..],
+                &[(0, 5), (1, 12), (3, 7)][..],
+                &[(0, 5), (1, 12), (3, 30)][..],
+            ),
+            (&[(1, 10), (3, 30)], &[(1, 9), (3, 31)], &[(1, 10), (3, 31)]),
+            (&[], &[(2, 4)], &[(2, 4)]),
+            (&[(2, 4)], &[], &[(2, 4)]),
+        ] {
+            let mut clock_of = clock(ours, &done);
+            let copy = clock_of.clone();
+            clock_of.join(&clock(theirs, &done), t(4), &done);
+            for timeline in 0..5 {
+                let expected = joined.iter().find(|entry| entry.0 == timeline);
+                assert_eq!(clock_of.get(t(timeline)), expected.map_or(0, |entry| entry.1));
+            }
+            assert_eq!(copy.entries(), clock(ours, &done).entries(), "a copy does not change");
+        }
+    }
+
+    #[test]
+    fn a_clock_never_goes_back() {
+        let done = done(2);
+        let mut clock = clock(&[(0, 5), (1, 7)], &done);
+        clock.raise(t(1), 3, &done);
+        assert_eq!(clock.entries(), [(t(0), 5), (t(1), 7)]);
+    }
+
+    #[test]
+    fn a_join_leaves_out_the_own_timeline_and_what_is_done() {
+        let mut done = done(4);
+        done.raise(t(2), 20);
+        let mut joined = clock(&[(0, 1)], &done);
+        joined.join(&clock(&[(1, 10), (2, 20), (3, 30)], &done), t(1), &done);
+        assert_eq!(joined.entries(), [(t(0), 1), (t(3), 30)]);
+    }
+
+    #[test]
+    fn a_clock_is_as_long_as_there_are_streams_with_unfinished_work() {
+        let mut done = Done::default();
+        let mut clock = Clock::default();
+        for timeline in 0..10_000 {
+            done.push();
+            let op = OpNumber::from(timeline) + 1;
+            clock.raise(t(timeline), op, &done);
+            done.raise(t(timeline), op - 1);
+            done.raise(t(timeline), op);
+            assert!(clock.entries().len() <= 8, "{}", clock.entries().len());
+        }
+        done.raise(t(0), 0);
+        assert!(done.covers(t(0), 1), "what was seen finished stays so");
+    }
+}

@@ -146,6 +146,21 @@ impl SimDevice {
         std::mem::take(&mut state.oracle.hazards)
     }
 
+    /// Asserts that no hazard has been found since they were last taken.
+    ///
+    /// # Panics
+    ///
+    /// If one has, with all that is known of the first few.
+    #[track_caller]
+    pub fn assert_no_hazards(&self) {
+        const SHOWN: usize = 3;
+        let state = self.machine.lock();
+        let (count, hazards) = (state.oracle.found, state.oracle.hazards.iter().take(SHOWN));
+        let texts: Vec<String> = hazards.map(Hazard::to_string).collect();
+        drop(state);
+        assert!(count == 0, "{count} hazards, the first of them:\n{}", texts.join("\n"));
+    }
+
     /// How many hazards there were since they were last taken, kept or not. One pair of uses may
     /// count several times, once for each range of bytes.
     pub fn hazard_count(&self) -> u64 {
@@ -214,9 +229,25 @@ impl SimDevice {
         self.with_context(|context| context.pauses.arm(filter.into(), point, patience))
     }
 
-    /// Notes that an owner now holds these bytes, with this stream as its home. The oracle checks
-    /// that the stream is ordered after every earlier use of them, and from now on tells the pool's
-    /// faults from the program's. A note is no driver call.
+    /// Notes that an owner now holds these bytes, with this stream as its home: call it when a pool
+    /// has handed them out. The oracle checks that the stream is ordered after every earlier use of
+    /// them, and from now on tells the pool's faults from the program's. A note is no driver call.
+    ///
+    /// ```
+    /// use streampool::backend::Backend;
+    /// use streampool::sim::{HazardKind, Kernel, SimDevice};
+    ///
+    /// let device = SimDevice::new(1);
+    /// let (a, b) = (device.create_stream(), device.create_stream());
+    /// let memory = device.alloc_segment(4096)?;
+    /// device.note_handed_out(&a, memory, 4096);
+    /// device.launch(&a, Kernel::new().writes(memory, 4096))?;
+    /// device.note_given_back(memory, 4096);
+    /// // A pool that forgets to make b wait:
+    /// device.note_handed_out(&b, memory, 4096);
+    /// assert_eq!(device.hazards()[0].kind(), HazardKind::Reuse);
+    /// # Ok::<(), streampool::sim::SimError>(())
+    /// ```
     pub fn note_handed_out(&self, stream: &SimStream, address: u64, bytes: u64) {
         self.note(|state| {
             let stream = stream.timeline(state);
@@ -242,7 +273,8 @@ impl SimDevice {
         });
     }
 
-    /// Notes that the owner of these bytes holds them no more.
+    /// Notes that the owner of these bytes holds them no more: call it right before they go back to
+    /// the pool, which may hand them to another thread at once.
     pub fn note_given_back(&self, address: u64, bytes: u64) {
         self.note(|state| state.note_given_back(address, bytes));
     }

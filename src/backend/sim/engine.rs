@@ -11,7 +11,8 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::capture::CaptureId;
 use super::clock::{Clock, OpNumber, TimelineId};
 use super::config::Schedule;
-use super::kernel::{Access, GateId};
+use super::kernel::GateId;
+use super::work::{Op, Work};
 use crate::backend::StreamKind;
 
 /// One stream that was ever created: its queue, and what it is ordered after. It lives until its
@@ -49,39 +50,6 @@ enum Head {
     Frozen,
     /// Its host function runs on some thread.
     Running,
-}
-
-#[derive(Debug)]
-pub(super) struct Op {
-    pub(super) number: OpNumber,
-    submitted: u64,
-    pub(super) work: Work,
-}
-
-#[derive(Debug)]
-pub(super) enum Work {
-    /// A record, or a wait for nothing.
-    Marker,
-    /// Ordered after an operation of another timeline.
-    Wait(TimelineId, OpNumber),
-    Kernel(Box<Launched>),
-}
-
-/// A kernel in a queue.
-pub(super) struct Launched {
-    pub(super) accesses: Vec<Access>,
-    pub(super) duration: u64,
-    pub(super) stamp: u64,
-    pub(super) gates: Vec<GateId>,
-    pub(super) function: Option<Box<dyn FnOnce() + Send>>,
-    /// How often mappings had changed when `accesses` was resolved.
-    pub(super) changes: u64,
-}
-
-impl std::fmt::Debug for Launched {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Launched").field("accesses", &self.accesses).finish_non_exhaustive()
-    }
 }
 
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::counts::Call;
-use super::error::{SimError, SimErrorCode};
+use super::error::SimErrorCode;
 use crate::backend::ErrorKind;
 
 /// Which calls a [`FaultPlan`] or a [`Pause`](super::Pause) is about.
@@ -102,8 +102,9 @@ impl FaultPlan {
     }
 
     /// The error is not the call's own: it is that of earlier asynchronous work, which CUDA returns
-    /// from whatever call comes next. A record, a wait, a launch or a synchronize has then had its
-    /// effect all the same; any other call has not.
+    /// from whatever call comes next. A record, a wait or a launch has then had its effect all the
+    /// same, and a synchronize has waited, though the host has learned nothing by it; any other call
+    /// has done nothing.
     pub fn late(mut self) -> Self {
         self.late = true;
         self
@@ -135,13 +136,10 @@ impl Faults {
         self.plans.clear();
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.plans.is_empty()
-    }
-
     /// Counts a call in every plan, and says whether it fails.
     pub(super) fn strike(&mut self, call: Call) -> Option<Strike> {
-        if matches!(call, Call::DestroyEvent | Call::ReleaseStream) {
+        let cannot_fail = matches!(call, Call::DestroyEvent | Call::ReleaseStream);
+        if self.plans.is_empty() || cannot_fail {
             return None;
         }
         let mut strike = None;
@@ -161,18 +159,6 @@ impl Faults {
 }
 
 fn has_effect_all_the_same(call: Call) -> bool {
-    matches!(
-        call,
-        Call::Record
-            | Call::Wait
-            | Call::Launch
-            | Call::Query
-            | Call::SynchronizeEvent
-            | Call::SynchronizeContext
-    )
-}
-
-/// The error for a strike.
-pub(super) fn injected(code: SimErrorCode, call: Call) -> SimError {
-    SimError::injected(code, call)
+    let puts_on_a_stream = matches!(call, Call::Record | Call::Wait | Call::Launch);
+    puts_on_a_stream || matches!(call, Call::SynchronizeEvent | Call::SynchronizeContext)
 }

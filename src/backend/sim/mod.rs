@@ -59,6 +59,7 @@ mod device;
 mod engine;
 mod error;
 mod events;
+mod execute;
 mod faults;
 mod handles;
 mod hazard;
@@ -77,6 +78,7 @@ mod user;
 mod uses;
 #[allow(unsafe_code, reason = "`Backend` is an unsafe trait; this file implements it")]
 mod verbs;
+mod work;
 
 pub use capture::{CaptureMode, SimGraph};
 pub use config::{Costs, Schedule, SimConfig, SizeCost};

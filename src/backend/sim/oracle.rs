@@ -154,33 +154,30 @@ impl Oracle {
         let (address, bytes) = (piece.address, piece.bytes);
         let entry = Entry { op, address, bytes, timeline, owner: number, what };
         if !self.conflicts.is_empty() {
-            let blame = match owner {
-                Some(owner) if !owner.is_ready_for(&order) => Some(HazardKind::Race),
-                _ => None,
-            };
-            self.report_conflicts(entry, piece, clock, blame);
+            let ready = owner.is_some_and(|owner| owner.is_ready_for(&order));
+            self.report_conflicts(entry, piece, clock, ready);
         }
         self.history.push(entry);
     }
 
-    /// Turns the conflicts of one use (or hand-out) into hazards. Without a given `blame`, a pair of
-    /// different owners is the pool's fault and any other pair the program's.
+    /// Turns the conflicts of one use (or hand-out) into hazards. They are the pool's fault where
+    /// the earlier use was an earlier owner's, and the later owner could expect the memory to be
+    /// `ready`: it was used on its home, for instance. Any other pair is the program's.
     #[cold]
     pub(super) fn report_conflicts(
         &mut self,
         later: Entry,
         piece: &Piece,
         clock: &Clock,
-        blame: Option<HazardKind>,
+        ready: bool,
     ) {
         for Conflict { range, earlier, wrote } in std::mem::take(&mut self.conflicts) {
             let address = piece.address + (range.start - piece.physical);
             let bytes = range.end - range.start;
             let what = if wrote { What::Write } else { What::Read };
             let Use { op, timeline, owner } = earlier;
-            let other_owner = owner != later.owner;
-            let kind =
-                blame.unwrap_or(if other_owner { HazardKind::Reuse } else { HazardKind::Race });
+            let pools = ready && owner != 0 && owner != later.owner;
+            let kind = if pools { HazardKind::Reuse } else { HazardKind::Race };
             let to = later.timeline;
             let missing = Missing::Edge { from: timeline, op, to, reached: clock.get(timeline) };
             let earlier = self.side(Entry { op, address, bytes, timeline, owner, what });
@@ -196,7 +193,7 @@ impl Oracle {
         let range = piece.physical..piece.physical + piece.bytes;
         self.uses.check(&range, true, &order, &mut self.conflicts);
         if !self.conflicts.is_empty() {
-            self.report_conflicts(later, piece, clock, Some(HazardKind::Reuse));
+            self.report_conflicts(later, piece, clock, true);
         }
     }
 

@@ -2,22 +2,22 @@
 #![forbid(unsafe_code)]
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::capture::Captures;
-use super::clock::{OpNumber, TimelineId};
-use super::config::{Costs, Schedule, SimConfig};
+use super::clock::TimelineId;
+use super::config::{Costs, SimConfig};
 use super::counts::{Call, CallCounts};
-use super::engine::{Engine, Work};
+use super::engine::Engine;
 use super::error::{SimError, SimErrorCode as Code};
 use super::events::Events;
-use super::faults::{Faults, Strike, injected};
+use super::faults::{Faults, Strike};
 use super::kernel::GateId;
 use super::memory::Memory;
 use super::oracle::Oracle;
 use super::pause::{PausePoint, Pauses};
 use super::thread;
-use crate::backend::StreamKind;
+use crate::backend::{ErrorKind, StreamKind};
 use crate::sync::CallPoint;
 use crate::sync::host::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 
@@ -70,12 +70,6 @@ pub(super) struct Context {
     pub(super) events: u64,
 }
 
-/// A host function that has to run with no lock held.
-pub(super) struct Job {
-    timeline: TimelineId,
-    function: Box<dyn FnOnce() + Send>,
-}
-
 impl fmt::Debug for Machine {
     /// A machine's state is no reading matter.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -89,14 +83,6 @@ impl fmt::Debug for Machine {
 pub(super) enum By {
     Pool,
     Program,
-}
-
-/// How far a schedule has come towards what a synchronize waits for.
-pub(super) enum Progress {
-    Reached,
-    Host(Job),
-    /// Nothing can execute that would help.
-    Stuck,
 }
 
 pub(super) type Guard<'a> = MutexGuard<'a, State>;
@@ -191,23 +177,16 @@ impl Machine {
         if call == Call::FreeSegment && state.costs.free_segment_waits {
             state = self.let_finish(state, context);
         }
-        let mut after = None;
-        if by == By::Pool && !state.contexts[context].faults.is_empty() {
-            let (code, late) = match state.contexts[context].faults.strike(call) {
-                None => (None, false),
-                Some(Strike::Instead(code)) => (Some(code), false),
-                Some(Strike::After(code)) => (Some(code), true),
-            };
-            if let Some(code) = code {
-                let error = injected(code, call);
-                if late {
-                    after = Some(error);
-                } else {
-                    state.contexts[context].note_sticky(code);
-                    return Err(error);
-                }
+        let faults = &mut state.contexts[context].faults;
+        let strike = if by == By::Pool { faults.strike(call) } else { None };
+        let after = match strike {
+            None => None,
+            Some(Strike::After(code)) => Some(SimError::injected(code, call)),
+            Some(Strike::Instead(code)) => {
+                state.contexts[context].note_sticky(code);
+                return Err(SimError::injected(code, call));
             }
-        }
+        };
         match state.contexts[context].lost {
             Some(code) => Err(SimError::new(code, call)),
             None => Ok((state, after)),
@@ -248,103 +227,12 @@ impl Machine {
         held.take();
         self.lock()
     }
-
-    /// Executes what the schedule executes at every host call.
-    #[inline]
-    pub(super) fn settle<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
-        let limit = match state.engine.schedule {
-            Schedule::Timed => state.engine.now,
-            Schedule::Lazy => return state,
-            Schedule::Frozen(_) => u64::MAX,
-            Schedule::Random => {
-                while !state.engine.random().is_multiple_of(3)
-                    && let Some(next) = state.engine.due(u64::MAX)
-                {
-                    state = self.execute(state, next);
-                }
-                return state;
-            }
-        };
-        while let Some(next) = state.engine.due(limit) {
-            state = self.execute(state, next);
-        }
-        state
-    }
-
-    /// Lets time pass until the device has nothing left that ends on its own. The host learns
-    /// nothing by that: to the oracle, a call that happens to wait is no synchronize.
-    fn let_finish<'a>(&'a self, mut state: Guard<'a>, context: usize) -> Guard<'a> {
-        while state.engine.schedule == Schedule::Timed
-            && state.engine.is_running(context)
-            && let Some(next) = state.engine.due(u64::MAX)
-        {
-            state = self.execute(state, next);
-        }
-        state
-    }
-
-    /// Executes the head of a stream, its host function too.
-    #[inline]
-    pub(super) fn execute<'a>(&'a self, mut state: Guard<'a>, timeline: TimelineId) -> Guard<'a> {
-        match state.execute(timeline) {
-            None => state,
-            Some(job) => self.run_job(state, job),
-        }
-    }
-
-    /// Runs a host function with no lock held, as the driver's own thread would.
-    #[cold]
-    pub(super) fn run_job<'a>(&'a self, state: Guard<'a>, job: Job) -> Guard<'a> {
-        /// Finishes the operation also when the function panics: else the stream would hang.
-        struct Finish<'a>(&'a Machine, TimelineId);
-        impl Drop for Finish<'_> {
-            fn drop(&mut self) {
-                let mut state = self.0.lock();
-                state.engine.end_running(self.1);
-                drop(state);
-                self.0.wake.notify_all();
-            }
-        }
-        drop(state);
-        let finish = Finish(self, job.timeline);
-        thread::as_host_function(job.function);
-        drop(finish);
-        self.lock()
-    }
-
-    /// Executes, as the schedule says, until an operation has executed. `false` when nobody helped
-    /// within the machine's patience.
-    pub(super) fn wait_for<'a>(
-        &'a self,
-        mut state: Guard<'a>,
-        timeline: TimelineId,
-        op: OpNumber,
-    ) -> (Guard<'a>, bool) {
-        let mut deadline = None;
-        loop {
-            match state.advance_to(timeline, op) {
-                Progress::Reached => return (state, true),
-                Progress::Host(job) => state = self.run_job(state, job),
-                Progress::Stuck => {
-                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.patience);
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return (state, false);
-                    }
-                    state = match self.wake.wait_timeout(state, left) {
-                        Ok((state, _)) => state,
-                        Err(poisoned) => poisoned.into_inner().0,
-                    };
-                }
-            }
-        }
-    }
 }
 
 impl Context {
     /// An error that later calls will return too, if it is of that kind.
     pub(super) fn note_sticky(&mut self, code: Code) {
-        if code.kind() == crate::backend::ErrorKind::DeviceLost {
+        if code.kind() == ErrorKind::DeviceLost {
             self.lost.get_or_insert(code);
         }
     }
@@ -354,61 +242,6 @@ impl State {
     pub(super) fn add_timeline(&mut self, context: usize, kind: StreamKind) -> TimelineId {
         self.oracle.done.push();
         self.engine.add_timeline(context, kind)
-    }
-
-    /// Executes the head of a stream, which is ready, or takes the host function out of it that has
-    /// to run first.
-    #[inline]
-    pub(super) fn execute(&mut self, id: TimelineId) -> Option<Job> {
-        if let Work::Kernel(launched) = &mut self.engine.head_mut(id).work
-            && let Some(function) = launched.function.take()
-        {
-            self.engine.set_running(id);
-            // The bytes are as the kernel leaves them when its function runs.
-            self.execute_accesses(id);
-            return Some(Job { timeline: id, function });
-        }
-        self.execute_accesses(id);
-        self.engine.finish_head(id);
-        None
-    }
-
-    fn execute_accesses(&mut self, id: TimelineId) {
-        if !self.check {
-            return;
-        }
-        let context = self.engine.timeline(id).context;
-        let op = self.engine.head_mut(id);
-        let Work::Kernel(launched) = &op.work else { return };
-        let good = self.oracle.execute(
-            &self.memory,
-            op.number,
-            (id, context),
-            &launched.accesses,
-            (launched.stamp, launched.changes),
-        );
-        if !good {
-            self.contexts[context].note_sticky(Code::IllegalAddress);
-        }
-    }
-
-    /// One step towards an operation's execution, or all of them.
-    fn advance_to(&mut self, timeline: TimelineId, op: OpNumber) -> Progress {
-        while !self.engine.has_executed(timeline, op) {
-            let next = match self.engine.schedule {
-                Schedule::Timed | Schedule::Random => self.engine.due(u64::MAX),
-                Schedule::Lazy | Schedule::Frozen(_) => self.engine.needed(timeline, op),
-            };
-            let Some(next) = next else { return Progress::Stuck };
-            if let Some(job) = self.execute(next) {
-                return Progress::Host(job);
-            }
-        }
-        let end = self.engine.find(timeline).map_or(0, |timeline| timeline.end);
-        if self.engine.schedule != Schedule::Timed {
-            self.engine.now = self.engine.now.max(end);
-        }
-        Progress::Reached
     }
 
     pub(super) fn open_gate(&mut self, gate: GateId) {

@@ -4,12 +4,12 @@
 use super::capture::SimGraph;
 use super::clock::{Clock, OpNumber, TimelineId};
 use super::counts::Call;
-use super::engine::{Launched, Work};
 use super::error::{SimError, SimErrorCode as Code};
 use super::events::Snapshot;
 use super::kernel::{Kernel, UNRESOLVED};
 use super::oracle::Submission;
 use super::state::{By, Machine, State};
+use super::work::{Launched, Work};
 use crate::backend::StreamKind;
 
 /// What a synchronize waits for on one timeline, and what that was ordered after.
@@ -76,8 +76,11 @@ impl Machine {
         if let Some(code) = state.contexts[context].lost {
             return Err(fail(code));
         }
-        for (timeline, op, clock) in &targets {
-            state.learn(*timeline, *op, clock);
+        // An error says nothing about what has finished.
+        if after.is_none() {
+            for (timeline, op, clock) in &targets {
+                state.learn(*timeline, *op, clock);
+            }
         }
         self.leave(state, context, (call, by), after)
     }

@@ -1,0 +1,117 @@
+//! The device, its kernels, and pools on it as the options say.
+
+use std::ffi::{CString, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+use streampool::cuda::CudaBackend;
+use streampool::{Buffer, PoolStream, StreamPool};
+
+use crate::Failure;
+use crate::options::Options;
+use crate::report::Line;
+
+pub(crate) type Pool = StreamPool<CudaBackend>;
+pub(crate) type Stream = PoolStream<CudaBackend>;
+pub(crate) type DeviceBuffer = Buffer<CudaBackend>;
+
+/// How long the `spin` kernel keeps a stream busy, in nanoseconds.
+const BUSY: u64 = 20_000_000;
+
+/// Device 0, current on the main thread until the program ends.
+pub(crate) struct Bench<'a> {
+    options: &'a Options,
+    context: Arc<CudaContext>,
+    spin: sys::CUfunction,
+    touch: sys::CUfunction,
+}
+
+impl Bench<'_> {
+    pub(crate) fn open(options: &Options) -> Result<Bench<'_>, Failure> {
+        let context = Arc::clone(CudaBackend::open(0)?.context());
+        context.bind_to_thread()?;
+        let text = CString::new(include_str!("../../kernels/bench.ptx"))?;
+        // SAFETY: sound because the text is a PTX module that ends in NUL, and a context is current.
+        let module = unsafe { result::module::load_data(text.as_ptr().cast()) }?;
+        let kernel = |name: &str| -> Result<sys::CUfunction, Failure> {
+            let name = CString::new(name)?;
+            // SAFETY: sound because the module was just loaded, and is never unloaded.
+            Ok(unsafe { result::module::get_function(module, name) }?)
+        };
+        Ok(Bench { options, context, spin: kernel("spin")?, touch: kernel("touch")? })
+    }
+
+    /// A pool of its own for a workload, empty.
+    pub(crate) fn pool(&self) -> Result<Pool, Failure> {
+        let mut backend = CudaBackend::new(&self.context)?;
+        if self.options.segments {
+            backend = backend.with_plain_segments();
+        }
+        Ok(StreamPool::builder(backend).reuse(self.options.reuse).build()?)
+    }
+
+    /// New non-blocking streams, registered.
+    pub(crate) fn streams(&self, pool: &Pool, count: usize) -> Result<Vec<Stream>, Failure> {
+        (0..count).map(|_| Ok(pool.stream(self.context.new_stream()?)?)).collect()
+    }
+
+    pub(crate) fn stream(&self, pool: &Pool) -> Result<Stream, Failure> {
+        Ok(pool.stream(self.context.new_stream()?)?)
+    }
+
+    /// Waits for everything on the device, without the pool's knowledge.
+    pub(crate) fn synchronize(&self) -> Result<(), Failure> {
+        Ok(result::ctx::synchronize()?)
+    }
+
+    /// Free memory of the device in bytes, as the driver says.
+    pub(crate) fn free_memory(&self) -> Result<u64, Failure> {
+        Ok(result::mem_get_info()?.0 as u64)
+    }
+
+    /// Keeps the stream busy for 20 ms.
+    pub(crate) fn keep_busy(&self, stream: &Stream) -> Result<(), Failure> {
+        // SAFETY: sound because `spin` takes one number and touches no memory.
+        Ok(unsafe { launch(self.spin, stream, BUSY) }?)
+    }
+
+    /// Writes one byte of the buffer on its stream.
+    pub(crate) fn touch(&self, buffer: &DeviceBuffer, stream: &Stream) -> Result<(), Failure> {
+        // SAFETY: sound because `touch` writes one byte at an address of a live buffer, on the stream
+        // that the buffer was allocated on and is freed on.
+        Ok(unsafe { launch(self.touch, stream, buffer.device_ptr()) }?)
+    }
+
+    /// A smaller count where only the run as such matters.
+    pub(crate) fn count(&self, full: usize, quick: usize) -> usize {
+        if self.options.quick { quick } else { full }
+    }
+
+    pub(crate) fn line(&self, workload: &str, unit: &str, value: f64) -> Line {
+        self.line_of("", workload, unit, value)
+    }
+
+    /// A line for one of several ways to use the pool.
+    pub(crate) fn line_of(&self, way: &str, workload: &str, unit: &str, value: f64) -> Line {
+        Line::new(&self.options.peer(way), workload, unit, value)
+    }
+}
+
+/// Launches one thread of a kernel that takes one 64-bit argument.
+///
+/// # Safety
+///
+/// As for the kernel.
+unsafe fn launch(
+    kernel: sys::CUfunction,
+    stream: &Stream,
+    mut argument: u64,
+) -> Result<(), DriverError> {
+    let raw = stream.raw().cu_stream();
+    let one = (1, 1, 1);
+    let mut arguments = [ptr::from_mut(&mut argument).cast::<c_void>()];
+    // SAFETY: sound because the stream lives, the argument is copied before the call returns, and the
+    // caller answers for what the kernel does.
+    unsafe { result::launch_kernel(kernel, one, one, 0, raw, &mut arguments) }
+}

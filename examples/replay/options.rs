@@ -1,0 +1,127 @@
+//! The options of `replay`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use lexopt::prelude::*;
+use streampool::{Growth, Reuse};
+
+use super::common::cli::{BackendName, ByteSize, Failure, Outcome};
+
+pub(crate) const HELP: &str = "\
+Replays recorded allocation traces on a pool, and tells what they cost: memory, driver calls, time.
+
+Each trace is replayed twice, each operation on the stream that it was recorded on: a cold pass from an
+empty pool, then a warm pass with what the pool has by then. traces/README.md describes the format; the
+repository has one trace, traces/streams.csv.gz.
+
+Usage: cargo run --release --example replay -- [OPTIONS] FILE...
+
+      --kernels KIND   use: a kernel writes each buffer after it is allocated and another reads it
+                       before it is freed, so that work is in flight and hazards mean something;
+                       none: nothing runs, and only the pool is timed [default: use]
+      --reuse POLICY   balanced, memory (wait rather than grow) or speed (grow rather than wait)
+                       [default: balanced]
+      --growth KIND    virtual (mapped granules) or segments [default: virtual]
+      --limit BYTES    the most that the pool takes from the device, as 80M or 8G [default: none]
+      --backend NAME   the device: sim, a simulated one [default: sim]
+      --json           one JSON object a line for each trace. Memory and driver calls are those of the
+                       cold pass, hazards those of both
+  -h, --help           this text
+";
+
+/// What runs on the device between allocations and frees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kernels {
+    Use,
+    None,
+}
+
+impl Kernels {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Kernels::Use => "use",
+            Kernels::None => "none",
+        }
+    }
+}
+
+impl FromStr for Kernels {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "use" => Ok(Kernels::Use),
+            "none" => Ok(Kernels::None),
+            _ => Err("use or none is wanted".to_owned()),
+        }
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) kernels: Kernels,
+    pub(crate) reuse: Reuse,
+    pub(crate) growth: Growth,
+    pub(crate) limit: Option<u64>,
+    pub(crate) backend: BackendName,
+    pub(crate) json: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            files: Vec::new(),
+            kernels: Kernels::Use,
+            reuse: Reuse::default(),
+            growth: Growth::default(),
+            limit: None,
+            backend: BackendName::Sim,
+            json: false,
+        }
+    }
+}
+
+impl Options {
+    /// Reads the command line; `None` when it asks for help.
+    pub(crate) fn parse(mut parser: lexopt::Parser) -> Outcome<Option<Options>> {
+        let mut options = Options::default();
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("kernels") => options.kernels = parser.value()?.parse()?,
+                Long("reuse") => options.reuse = parser.value()?.parse_with(reuse)?,
+                Long("growth") => options.growth = parser.value()?.parse_with(growth)?,
+                Long("limit") => options.limit = Some(parser.value()?.parse::<ByteSize>()?.0),
+                Long("backend") => options.backend = parser.value()?.parse()?,
+                Long("json") => options.json = true,
+                Short('h') | Long("help") => return Ok(None),
+                Value(file) => options.files.push(file.into()),
+                other => return Err(other.unexpected().into()),
+            }
+        }
+        if options.files.is_empty() {
+            let words = "no trace is named; the repository has traces/streams.csv.gz";
+            return Err(Failure::Usage(words.to_owned()));
+        }
+        Ok(Some(options))
+    }
+}
+
+fn reuse(name: &str) -> Result<Reuse, &'static str> {
+    match name {
+        "balanced" => Ok(Reuse::Balanced),
+        "memory" => Ok(Reuse::Memory),
+        "speed" => Ok(Reuse::Speed),
+        _ => Err("balanced, memory or speed is wanted"),
+    }
+}
+
+fn growth(name: &str) -> Result<Growth, &'static str> {
+    match name {
+        "virtual" => Ok(Growth::Virtual),
+        "segments" => Ok(Growth::Segments),
+        _ => Err("virtual or segments is wanted"),
+    }
+}

@@ -1,0 +1,376 @@
+//! Executing programs: on one thread, on several in lock step, with an operation frozen, with a driver
+//! call failing.
+
+use std::fmt;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, MutexGuard};
+use std::thread;
+
+use super::coverage::Coverage;
+use super::program::{Program, Step, plan};
+use super::shadow::largest_block;
+use super::world::{Check, Local, World, ensure};
+use crate::backend::ErrorKind;
+use crate::sim::{CallFilter, Schedule, SimDevice};
+use crate::{Error, StreamPool};
+
+/// A program that the pool, or its use of the driver, did not get right.
+#[derive(Clone)]
+pub struct Failure {
+    /// The program.
+    pub program: Program,
+    /// The step after which it was seen; the number of steps, if at the end.
+    pub step: usize,
+    /// What was wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at step {}: {}\nin the program\n{}", self.step, self.what, self.program)
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// A driver call that fails: the `nth` of a program, counted from 1.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// Which call.
+    pub nth: u64,
+    /// With what kind of error.
+    pub kind: ErrorKind,
+    /// Whether every later call fails too.
+    pub forever: bool,
+    /// Whether the error is that of earlier work, and the call takes effect all the same.
+    pub late: bool,
+}
+
+/// Runs a program on one thread.
+///
+/// # Errors
+///
+/// What went wrong, with the program.
+pub fn run(program: &Program) -> Result<Coverage, Failure> {
+    run_with(program, None)
+}
+
+/// Runs a program with one operation of the device frozen: it executes only when a synchronize needs
+/// it, so that whatever is not ordered after it overtakes it, and the stamps show that.
+///
+/// # Errors
+///
+/// As for [`run`].
+pub fn frozen(program: &Program, operation: u64) -> Result<Coverage, Failure> {
+    let mut program = program.clone();
+    program.setup.schedule = Schedule::Frozen(operation);
+    run(&program)
+}
+
+/// Runs a program with one driver call of its first device failing. With no error injected, in the
+/// coverage, the program makes fewer calls than that.
+///
+/// # Errors
+///
+/// As for [`run`].
+pub fn fail_call(program: &Program, fault: Fault) -> Result<Coverage, Failure> {
+    let mut program = program.clone();
+    program.setup.faults = false;
+    run_with(&program, Some(fault))
+}
+
+/// Runs one random program for each seed.
+///
+/// # Errors
+///
+/// The first failure.
+pub fn quick(seeds: Range<u64>) -> Result<Coverage, Failure> {
+    let mut reached = Coverage::default();
+    for seed in seeds {
+        reached += run(&Program::random(seed, length(seed)))?;
+    }
+    Ok(reached)
+}
+
+/// Runs one random program for each seed on this many threads in lock step.
+///
+/// # Errors
+///
+/// The first failure.
+pub fn quick_on_threads(seeds: Range<u64>, threads: usize) -> Result<Coverage, Failure> {
+    let mut reached = Coverage::default();
+    for seed in seeds {
+        reached += lock_step(&Program::random(seed, length(seed)), threads)?;
+    }
+    Ok(reached)
+}
+
+/// Short programs fail in ways that are easy to read; long ones get further.
+fn length(seed: u64) -> usize {
+    [20, 40, 60, 120][seed as usize % 4]
+}
+
+fn run_with(program: &Program, fault: Option<Fault>) -> Result<Coverage, Failure> {
+    let mut world = World::new(program.setup, 1);
+    let mut local = Local::default();
+    if let Some(fault) = fault {
+        world.arm(fault);
+    }
+    let mut at = 0;
+    let result = guarded(|| {
+        for step in &program.steps {
+            world.step(&mut local, *step)?;
+            at += 1;
+        }
+        world.tear_down()?;
+        world.end_scopes(&mut local)?;
+        world.finish()
+    });
+    if let Err(what) = result {
+        // What is left of a pool that has failed may hold its locks.
+        std::mem::forget((world, local));
+        return Err(Failure { program: program.clone(), step: at, what });
+    }
+    let coverage = world.coverage;
+    let devices = world.into_devices();
+    drop(local);
+    match guarded(|| all_gone(&devices)) {
+        Ok(()) => Ok(coverage),
+        Err(what) => Err(Failure { program: program.clone(), step: at, what }),
+    }
+}
+
+/// Turns a panic into a message.
+fn guarded(check: impl FnOnce() -> Check) -> Check {
+    catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(format!("a panic: {}", text.unwrap_or_default()))
+    })
+}
+
+/// What one thread of a program does next.
+enum Command {
+    Step(Step),
+    EndScopes,
+}
+
+/// Runs a program on several threads that take turns: each operation is made by the thread that it
+/// names, and the next begins when it has ended.
+///
+/// # Errors
+///
+/// As for [`run`].
+pub fn lock_step(program: &Program, threads: usize) -> Result<Coverage, Failure> {
+    let world = Mutex::new(World::new(program.setup, threads));
+    let mut at = 0;
+    let result = thread::scope(|scope| {
+        let workers: Vec<Worker> = (0..threads)
+            .map(|_| {
+                let ((to, commands), (answers, from)) = (channel(), channel());
+                let world = &world;
+                scope.spawn(move || work(world, &commands, &answers));
+                Worker { to, from }
+            })
+            .collect();
+        for step in &program.steps {
+            workers[usize::from(step.thread) % threads].order(Command::Step(*step))?;
+            at += 1;
+        }
+        guarded(|| locked(&world).tear_down())?;
+        for worker in &workers {
+            worker.order(Command::EndScopes)?;
+        }
+        guarded(|| locked(&world).finish())
+    });
+    let world = world.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let result = match result {
+        Ok(()) => {
+            let coverage = world.coverage;
+            let devices = world.into_devices();
+            guarded(|| all_gone(&devices)).map(|()| coverage)
+        }
+        Err(what) => {
+            std::mem::forget(world);
+            Err(what)
+        }
+    };
+    result.map_err(|what| Failure { program: program.clone(), step: at, what })
+}
+
+struct Worker {
+    to: Sender<Command>,
+    from: Receiver<Check>,
+}
+
+impl Worker {
+    fn order(&self, command: Command) -> Check {
+        let gone = "a thread of the program has ended";
+        self.to.send(command).map_err(|_| gone)?;
+        self.from.recv().map_err(|_| gone)?
+    }
+}
+
+fn work(world: &Mutex<World>, commands: &Receiver<Command>, answers: &Sender<Check>) {
+    let mut local = Local::default();
+    let mut failed = false;
+    for command in commands {
+        let result = guarded(|| match command {
+            Command::Step(step) => locked(world).step(&mut local, step),
+            Command::EndScopes => locked(world).end_scopes(&mut local),
+        });
+        failed |= result.is_err();
+        if answers.send(result).is_err() {
+            break;
+        }
+    }
+    if failed {
+        std::mem::forget(local);
+    }
+}
+
+fn locked(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl World {
+    fn arm(&mut self, fault: Fault) {
+        let Fault { nth, kind, forever, late } = fault;
+        self.fault_armed = true;
+        self.sides[0].device.inject(plan(nth, kind, CallFilter::any(), forever, late));
+    }
+
+    /// The program has ended: no more faults, no capture, no buffer.
+    fn tear_down(&mut self) -> Check {
+        self.coverage.injected +=
+            self.sides.iter().map(|side| side.device.injected_count()).sum::<u64>();
+        self.clear_faults();
+        while !self.captures.is_empty() {
+            self.end_capture_at(0)?;
+        }
+        while let Some(live) = self.live.pop() {
+            self.given_back(&live);
+            drop(live);
+        }
+        self.check()
+    }
+
+    /// Ends the scopes of one thread: in the order in which they were opened, or the other way round.
+    /// The leaked ones stay as they are.
+    fn end_scopes(&mut self, local: &mut Local) -> Check {
+        let mut at = 0;
+        while at < local.scopes.len() {
+            let last = local.scopes.len() - 1;
+            let next = if self.setup.seed.is_multiple_of(2) { at } else { last - at };
+            if local.scopes[next].scope.is_none() {
+                at += 1;
+                continue;
+            }
+            // Frees that tear down has made on another thread are not this scope's.
+            self.end_in_order(local, next, false)?;
+        }
+        self.check()
+    }
+
+    /// Everything can be had again.
+    fn finish(&mut self) -> Check {
+        for pool in 0..self.sides.len() {
+            let own = self.sides[pool].pool.clone();
+            match own.synchronize() {
+                Err(error) if error.is_device_lost() => {
+                    ensure!(self.is_relaxed(), "the device was lost: {error}");
+                    self.coverage.lost_devices += 1;
+                    continue;
+                }
+                result => had(result, "synchronize")?,
+            }
+            had(own.trim(0).map(drop), "trim")?;
+            let (stats, device) = (own.stats(), &self.sides[pool].device);
+            let (memory, granules) = (device.memory_in_use(), device.live_granules());
+            ensure!(
+                stats.reserved == 0 && memory == 0 && granules == 0,
+                "{memory} bytes in {granules} granules do not go back: {stats:?}"
+            );
+            self.coverage.emptied += 1;
+            self.slots.retain(|slot| slot.pool != pool);
+            self.create(pool, false).map_err(|error| format!("no new stream: {error}"))?;
+            let whole = self.setup.limit as usize;
+            let handle = &self.slots.last().expect("just created").handle;
+            drop(handle.alloc(whole).map_err(|error| format!("the limit is not served: {error}"))?);
+            self.check_closed(pool)?;
+        }
+        self.check_hazards()
+    }
+
+    /// Drops the streams and the pools; the devices are left.
+    fn into_devices(self) -> Vec<SimDevice> {
+        let World { sides, slots, live, captures, .. } = self;
+        drop((slots, live, captures));
+        let (devices, pools): (Vec<SimDevice>, Vec<StreamPool<SimDevice>>) =
+            sides.into_iter().map(|side| (side.device, side.pool)).unzip();
+        drop(pools);
+        devices
+    }
+}
+
+fn had(result: Result<(), Error>, what: &str) -> Check {
+    result.map_err(|error| format!("{what} fails after everything was cleared: {error}"))
+}
+
+/// Nothing of a pool survives its handles.
+fn all_gone(devices: &[SimDevice]) -> Check {
+    for device in devices {
+        let lost = crate::backend::Backend::memory_info(device).is_err();
+        let (events, streams) = (device.live_events(), device.live_streams());
+        ensure!(lost || events == 0, "{events} events survive their pool");
+        ensure!(lost || streams == 0, "{streams} streams survive their pool");
+    }
+    Ok(())
+}
+
+/// Allocates the sizes and alignments that the bytes spell, ten bytes each, and checks each answer.
+///
+/// # Panics
+///
+/// If an answer is wrong.
+pub fn sizes(bytes: &[u8]) {
+    let device = SimDevice::new(1);
+    let pool = StreamPool::new(device.clone());
+    let stream = pool.stream(device.create_stream()).expect("a stream can be registered");
+    for spelled in bytes.as_chunks::<10>().0 {
+        let [shift, align, rest @ ..] = *spelled;
+        let len = (u64::from_le_bytes(rest) >> (shift % 64)) as usize;
+        // Powers of two, and their neighbours.
+        let align = (1_usize << (align % 40)).wrapping_add_signed(isize::from(align / 40) % 3 - 1);
+        let good = align.is_power_of_two() && align <= 1 << 30;
+        match stream.alloc_aligned(len, align) {
+            Ok(buffer) => {
+                let capacity = buffer.capacity() as u64;
+                assert!(good, "an alignment of {align} was accepted");
+                assert_eq!(buffer.len(), len);
+                let most = if len == 0 { 0 } else { largest_block(len as u64) };
+                assert!((len as u64..=most).contains(&capacity), "{capacity} bytes for {len}");
+                assert_eq!(buffer.device_ptr() % align.max(256) as u64, 0, "{buffer:?} at {align}");
+                assert_eq!(buffer.device_ptr() == 0, len == 0, "{buffer:?}");
+            }
+            Err(error) if !good => assert!(error.is_invalid_argument(), "{error}"),
+            Err(error) if len as u64 > 1 << 46 => assert!(error.is_too_large(), "{error}"),
+            Err(error) => {
+                assert!(error.is_out_of_memory(), "{error}");
+                let room = device.memory_peak() + len as u64 + align as u64;
+                assert!(room > 64 << 30, "out of memory for {len} bytes: {error}");
+            }
+        }
+    }
+    drop(stream);
+    assert_eq!(pool.stats().in_use, 0);
+    assert!(device.hazards().is_empty());
+}

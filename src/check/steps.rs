@@ -1,0 +1,317 @@
+//! The operations on buffers: allocate, use, name, move, free.
+
+use super::program::{Op, Step};
+use super::shadow::{Uid, largest_block};
+use super::world::{Check, Live, Local, Slot, World, ensure};
+use crate::sim::{Kernel, SimStream};
+use crate::{Buffer, Error};
+
+type Device = crate::sim::SimDevice;
+
+impl World {
+    /// Makes one operation, and checks all that must hold then.
+    pub(super) fn step(&mut self, local: &mut Local, step: Step) -> Check {
+        let did = match step.op {
+            Op::Alloc { stream, len, align } => self.alloc(stream, len, align),
+            Op::Free { buffer } => self.free(local, buffer),
+            Op::Launch { buffer, on, writes, ns } => self.launch(buffer, on, writes, ns),
+            Op::Busy { stream, ns } => self.busy(stream, ns),
+            Op::UseOn { buffer, stream } => self.use_on(buffer, stream),
+            Op::MoveTo { buffer, stream } => self.move_to(buffer, stream),
+            other => self.step_elsewhere(local, other),
+        }?;
+        self.coverage.operations += u64::from(did);
+        self.check()
+    }
+
+    pub(super) fn slot(&self, stream: u8) -> Option<usize> {
+        (!self.slots.is_empty()).then(|| usize::from(stream) % self.slots.len())
+    }
+
+    fn buffer(&self, buffer: u8) -> Option<usize> {
+        (!self.live.is_empty()).then(|| usize::from(buffer) % self.live.len())
+    }
+
+    fn alloc(&mut self, stream: u8, len: usize, align: usize) -> Result<bool, String> {
+        let Some(slot) = self.slot(stream) else { return Ok(false) };
+        let Slot { uid, pool, ref handle } = self.slots[slot];
+        let handle = handle.clone();
+        let (hits, calls) = (self.sides[pool].pool.stats().hits, self.driver_calls());
+        let ladders = self.sides[pool].pool.stats().ladders;
+        let result = handle.alloc_aligned(len, align);
+        let stats = self.sides[pool].pool.stats();
+        let climbed = stats.ladders > ladders;
+        if stats.hits > hits || len == 0 {
+            let now = self.driver_calls();
+            ensure!(now == calls, "a hit made {} driver calls", now - calls);
+        }
+        match result {
+            Ok(buffer) => {
+                self.coverage.ladders_served += u64::from(climbed);
+                self.coverage.aligned += u64::from(align > 256);
+                self.coverage.empty += u64::from(len == 0);
+                self.handed_out(buffer, pool, uid, align as u64)?;
+            }
+            Err(error) if self.is_capturing(uid) => {
+                self.coverage.refused_by_capture += 1;
+                self.expect_error(
+                    &error,
+                    error.is_capture(),
+                    "an allocation on a capturing stream",
+                )?;
+            }
+            Err(error) => {
+                self.expect_error(&error, error.is_out_of_memory(), "an allocation")?;
+                if error.is_out_of_memory() {
+                    self.out_of_memory(slot, len, align, &error)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// An allocation found no memory. Was there none?
+    fn out_of_memory(&mut self, slot: usize, len: usize, align: usize, error: &Error) -> Check {
+        let Slot { pool, ref handle, .. } = self.slots[slot];
+        self.coverage.out_of_memory += 1;
+        let in_use: u64 =
+            self.live.iter().filter(|live| live.pool == pool).map(Live::capacity).sum();
+        if let Some(shortage) = error.shortage() {
+            ensure!(shortage.in_use == in_use, "{in_use} bytes are in use: {error}");
+            ensure!(shortage.requested >= len as u64, "less was requested than {len}: {error}");
+        }
+        let settled = self.setup.late_waits && self.captures.is_empty() && !self.is_relaxed();
+        if !settled {
+            return Ok(());
+        }
+        // Everything has finished, and the pool has seen it: what is free is clean.
+        let wanted = largest_block(len as u64) + align as u64 + (2 << 20);
+        ensure!(
+            in_use > 0 || wanted > self.setup.limit,
+            "an empty pool does not serve {len} bytes: {error}"
+        );
+        let again = handle.alloc_aligned(len, align);
+        ensure!(again.is_err(), "out of memory, and an identical retry was served: {error}");
+        self.coverage.retries += 1;
+        Ok(())
+    }
+
+    fn handed_out(&mut self, buffer: Buffer<Device>, pool: usize, home: Uid, align: u64) -> Check {
+        let (address, len) = (buffer.device_ptr(), buffer.len() as u64);
+        let capacity = buffer.capacity() as u64;
+        let raw = buffer.stream().raw().clone();
+        if len == 0 {
+            ensure!(address == 0 && capacity == 0, "a buffer of no bytes has {buffer:?}");
+        } else {
+            ensure!(address % align.max(256) == 0, "{buffer:?} is not aligned to {align}");
+            ensure!(
+                (len..=largest_block(len)).contains(&capacity),
+                "{buffer:?} has a capacity out of its bounds"
+            );
+            let lineage = self.sides[pool].ranges.take(address, capacity, home)?;
+            self.coverage.splits += u64::from(lineage.split);
+            self.coverage.unions += u64::from(lineage.union);
+            self.coverage.unions_for_a_third += u64::from(lineage.for_a_third);
+            self.coverage.crossings += u64::from(lineage.crossing);
+            self.sides[pool].device.note_handed_out(&raw, address, capacity);
+        }
+        let (named, uses) = Default::default();
+        self.live.push(Live { buffer, pool, home, named, uses, stamp: None });
+        Ok(())
+    }
+
+    /// The program drops a buffer that it has taken out of `live`: everything but the drop itself.
+    pub(super) fn given_back(&mut self, live: &Live) {
+        self.coverage.shared_frees += u64::from(!live.named.is_empty());
+        if live.capacity() == 0 {
+            return;
+        }
+        let side = &mut self.sides[live.pool];
+        side.device.note_given_back(live.address(), live.capacity());
+        side.ranges.give_back(live.address(), live.capacity(), live.home);
+    }
+
+    /// Notes a free in the innermost scope of its pool on this thread, if one is open.
+    pub(super) fn note_in_scope(&mut self, local: &mut Local, live: &Live) -> bool {
+        let serial = self.sides[live.pool].serial;
+        let of_pool =
+            |scope: &&mut super::world::Scope| scope.pool == live.pool && scope.serial == serial;
+        let Some(scope) = local.scopes.iter_mut().rev().find(of_pool) else {
+            self.coverage.frees_beside_scope += u64::from(self.open_scopes > 0);
+            return false;
+        };
+        if live.capacity() > 0 {
+            scope.freed += 1;
+            scope.bytes += live.capacity();
+            self.coverage.frees_in_scope += 1;
+        }
+        true
+    }
+
+    fn free(&mut self, local: &mut Local, buffer: u8) -> Result<bool, String> {
+        let Some(index) = self.buffer(buffer) else { return Ok(false) };
+        let live = self.live.swap_remove(index);
+        self.given_back(&live);
+        let in_scope = self.note_in_scope(local, &live);
+        let records = self.facts[live.home.0].record_on_free && !in_scope && live.capacity() > 0;
+        let device = &self.sides[live.pool].device;
+        let (before, calls) = (device.counts(), self.driver_calls());
+        let capturing = self.is_capturing(live.home);
+        drop(live.buffer);
+        let made = self.sides[live.pool].device.counts() - before;
+        let calls = self.driver_calls() - calls;
+        if !records {
+            ensure!(calls == 0, "a free made {calls} driver calls: {made:?}");
+        } else if !self.is_relaxed() {
+            let wanted = u64::from(!capturing);
+            let records = made.event_records;
+            ensure!(records == wanted, "{records} records for a free that closes its epoch");
+            self.coverage.recorded_frees += records;
+        }
+        Ok(true)
+    }
+
+    /// The streams that a buffer may be used on and that are at hand, its home first.
+    fn streams_of(&self, live: &Live) -> Vec<(Uid, SimStream)> {
+        let mut streams = vec![(live.home, live.buffer.stream().raw().clone())];
+        for slot in &self.slots {
+            if live.named.contains(&slot.uid) && slot.uid != live.home {
+                streams.push((slot.uid, slot.handle.raw().clone()));
+            }
+        }
+        streams
+    }
+
+    fn launch(&mut self, buffer: u8, on: u8, writes: bool, ns: u64) -> Result<bool, String> {
+        let Some(index) = self.buffer(buffer) else { return Ok(false) };
+        let live = &self.live[index];
+        let streams = self.streams_of(live);
+        let (uid, raw) = &streams[usize::from(on) % streams.len()];
+        // What a graph uses is not the pool's to know.
+        if live.capacity() == 0 || self.is_capturing(*uid) {
+            return Ok(false);
+        }
+        let writes = writes && self.order.allows(&live.uses, *uid, true);
+        if !writes && !self.order.allows(&live.uses, *uid, false) {
+            return Ok(false);
+        }
+        let at = self.order.next_kernel();
+        let (address, bytes) = (live.address(), live.capacity());
+        let kernel = Kernel::new().taking(ns).stamp(at);
+        let kernel = match (writes, live.stamp) {
+            (true, Some(stamp)) => kernel.expects(address, bytes, stamp).writes(address, bytes),
+            (true, None) => kernel.writes(address, bytes),
+            (false, Some(stamp)) => kernel.expects(address, bytes, stamp),
+            (false, None) => kernel.reads(address, bytes),
+        };
+        let device = &self.sides[self.pool_of(*uid)].device;
+        let result = device.launch(raw, kernel);
+        let elsewhere = *uid != live.home;
+        let uid = *uid;
+        match result {
+            Ok(()) => {
+                let live = &mut self.live[index];
+                if writes {
+                    live.uses.clear();
+                    live.stamp = Some(at);
+                }
+                live.uses.push(super::shadow::Use { stream: uid, at, write: writes });
+                self.coverage.kernels += 1;
+                self.coverage.kernels_elsewhere += u64::from(elsewhere);
+            }
+            Err(error) => ensure!(self.is_relaxed(), "a launch failed: {error}"),
+        }
+        Ok(true)
+    }
+
+    fn busy(&mut self, stream: u8, ns: u64) -> Result<bool, String> {
+        let Some(slot) = self.slot(stream) else { return Ok(false) };
+        let slot = &self.slots[slot];
+        let result =
+            self.sides[slot.pool].device.launch(slot.handle.raw(), Kernel::new().taking(ns));
+        ensure!(result.is_ok() || self.is_relaxed(), "a launch failed: {result:?}");
+        Ok(true)
+    }
+
+    fn use_on(&mut self, buffer: u8, stream: u8) -> Result<bool, String> {
+        let (Some(index), Some(slot)) = (self.buffer(buffer), self.slot(stream)) else {
+            return Ok(false);
+        };
+        let other = &self.slots[slot];
+        let (uid, raw) = (other.uid, other.handle.raw().clone());
+        let live = &self.live[index];
+        let (home, calls) = (live.home, self.driver_calls());
+        let result = live.buffer.use_on(&other.handle);
+        let nothing = home == uid || live.capacity() == 0;
+        let capturing = self.is_capturing(home) || self.is_capturing(uid);
+        // A pool's memory is open to the devices before it.
+        let refused = other.pool > live.pool;
+        let foreign = other.pool != live.pool;
+        if let Err(error) = result {
+            let expected =
+                !nothing && (refused && error.is_wrong_stream() || capturing && error.is_capture());
+            self.coverage.refusals += u64::from(refused);
+            self.coverage.refused_by_capture += u64::from(capturing);
+            self.expect_error(&error, expected, "use_on")?;
+            return Ok(true);
+        }
+        if nothing {
+            return Ok(true);
+        }
+        ensure!(!refused && !capturing, "use_on a stream that must be refused");
+        ensure!(self.driver_calls() > calls, "use_on made no driver call");
+        let address = live.address();
+        self.sides[live.pool].device.note_use_on(&raw, address);
+        self.order.order(home, uid);
+        let live = &mut self.live[index];
+        if !live.named.contains(&uid) {
+            live.named.push(uid);
+        }
+        self.coverage.foreign_uses += u64::from(foreign);
+        Ok(true)
+    }
+
+    fn move_to(&mut self, buffer: u8, stream: u8) -> Result<bool, String> {
+        let (Some(index), Some(slot)) = (self.buffer(buffer), self.slot(stream)) else {
+            return Ok(false);
+        };
+        let other = &self.slots[slot];
+        let (uid, raw) = (other.uid, other.handle.raw().clone());
+        let live = &mut self.live[index];
+        let home = live.home;
+        let result = live.buffer.move_to(&other.handle);
+        let (pool, address, capacity) = (live.pool, live.address(), live.capacity());
+        let refused = other.pool != pool;
+        let capturing =
+            capacity > 0 && (self.is_capturing(home) || self.is_capturing(uid)) && home != uid;
+        if let Err(error) = result {
+            let expected = refused && error.is_wrong_stream() || capturing && error.is_capture();
+            self.coverage.refusals += u64::from(refused);
+            self.coverage.refused_by_capture += u64::from(capturing);
+            self.expect_error(&error, expected, "move_to")?;
+            let live = &self.live[index];
+            let stays = live.buffer.stream().raw().number() == self.number_of(live);
+            ensure!(stays, "a failed move_to has changed the home");
+            return Ok(true);
+        }
+        ensure!(!refused && !capturing, "move_to a stream that must be refused");
+        if home == uid {
+            return Ok(true);
+        }
+        if capacity > 0 {
+            self.sides[pool].device.note_moved_to(&raw, address);
+            self.order.order(home, uid);
+        }
+        self.live[index].home = uid;
+        self.coverage.moves += 1;
+        Ok(true)
+    }
+
+    /// The device's number of a buffer's home, where a handle of it is at hand.
+    fn number_of(&self, live: &Live) -> Option<u32> {
+        let slot = self.slots.iter().find(|slot| slot.uid == live.home);
+        let raw = slot
+            .map_or_else(|| live.buffer.stream().raw().clone(), |slot| slot.handle.raw().clone());
+        raw.number()
+    }
+}

@@ -1,0 +1,403 @@
+//! The operations on streams, scopes and pools.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use super::program::{Exit, Op, plan};
+use super::shadow::Uid;
+use super::world::{Capturing, Check, Live, Local, STREAMS, Scope, World, ensure};
+use crate::sim::CaptureMode;
+use crate::{Error, QuiescentReport};
+
+impl World {
+    pub(super) fn step_elsewhere(&mut self, local: &mut Local, op: Op) -> Result<bool, String> {
+        match op {
+            Op::Mark { stream } => self.mark(stream),
+            Op::WaitFor { stream, other } => self.wait_for(stream, other),
+            Op::Time { ns } => {
+                self.sides[0].device.advance(ns);
+                Ok(true)
+            }
+            Op::Run => {
+                self.sides[0].device.run();
+                Ok(true)
+            }
+            Op::Create { pool, record_on_free, again } => {
+                self.create_or_find(pool, record_on_free, again)
+            }
+            Op::DropStream { stream } => self.drop_stream(stream),
+            Op::Retire { stream } => self.retire(stream),
+            Op::Quiesce { pool } => self.quiesce(local, pool),
+            Op::EndScope { scope, exit } => self.end_scope(local, scope, exit),
+            Op::Release { pool, buffer, count } => self.release(pool, buffer, count),
+            Op::Synchronize { pool } => {
+                let pool = self.side(pool);
+                let result = self.sides[pool].pool.synchronize();
+                self.settle(result, false, "synchronize")
+            }
+            Op::SynchronizeStream { stream } => {
+                let Some(slot) = self.slot(stream) else { return Ok(false) };
+                let capturing = self.is_capturing(self.slots[slot].uid);
+                let result = self.slots[slot].handle.synchronize();
+                self.settle(result, capturing, "synchronize a stream")
+            }
+            Op::Trim { pool, keep } => self.trim(pool, keep),
+            Op::Reserve { pool, bytes } => self.reserve(pool, bytes),
+            Op::BeginCapture { stream, foreign } => self.begin_capture(stream, foreign),
+            Op::EndCapture { capture } => self.end_capture(capture),
+            Op::Close { pool } => self.close(local, pool),
+            Op::Fault { nth, kind, filter, forever, late } => {
+                if !self.setup.faults {
+                    return Ok(false);
+                }
+                if self.fault_armed {
+                    self.clear_faults();
+                } else {
+                    self.fault_armed = true;
+                    let side = &self.sides[nth as usize % self.sides.len()];
+                    side.device.inject(plan(nth, kind, filter, forever, late));
+                }
+                Ok(true)
+            }
+            Op::Alloc { .. }
+            | Op::Free { .. }
+            | Op::Launch { .. }
+            | Op::Busy { .. }
+            | Op::UseOn { .. }
+            | Op::MoveTo { .. } => Ok(false),
+        }
+    }
+
+    pub(super) fn clear_faults(&mut self) {
+        self.sides.iter().for_each(|side| side.device.clear_faults());
+        self.fault_armed = false;
+    }
+
+    fn side(&self, pool: u8) -> usize {
+        usize::from(pool) % self.sides.len()
+    }
+
+    /// An operation that must succeed, or fail because of a capture.
+    fn settle(
+        &mut self,
+        result: Result<(), Error>,
+        capturing: bool,
+        what: &str,
+    ) -> Result<bool, String> {
+        match result {
+            Ok(()) => ensure!(!capturing, "{what} succeeded on a capturing stream"),
+            Err(error) => {
+                self.coverage.refused_by_capture += u64::from(capturing);
+                self.expect_error(&error, capturing && error.is_capture(), what)?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn mark(&mut self, stream: u8) -> Result<bool, String> {
+        let Some(slot) = self.slot(stream) else { return Ok(false) };
+        let capturing = self.is_capturing(self.slots[slot].uid);
+        let result = self.slots[slot].handle.mark();
+        self.settle(result, capturing, "mark")
+    }
+
+    fn wait_for(&mut self, stream: u8, other: u8) -> Result<bool, String> {
+        let (Some(slot), Some(other)) = (self.slot(stream), self.slot(other)) else {
+            return Ok(false);
+        };
+        let (later, earlier) = (self.slots[slot].uid, self.slots[other].uid);
+        let capturing =
+            later != earlier && (self.is_capturing(later) || self.is_capturing(earlier));
+        let result = self.slots[slot].handle.wait_for(&self.slots[other].handle);
+        if result.is_ok() {
+            self.order.order(earlier, later);
+        }
+        self.settle(result, capturing, "wait_for")
+    }
+
+    fn create_or_find(
+        &mut self,
+        pool: u8,
+        record_on_free: bool,
+        again: bool,
+    ) -> Result<bool, String> {
+        if again {
+            let Some(slot) = self.slot(pool) else { return Ok(false) };
+            let slot = &self.slots[slot];
+            let found = self.sides[slot.pool].pool.stream(slot.handle.raw().clone());
+            match found {
+                Ok(found) => ensure!(found == slot.handle, "registered twice, a stream is two"),
+                Err(error) => self.expect_error(&error, false, "finding a stream")?,
+            }
+            return Ok(true);
+        }
+        if self.slots.len() >= STREAMS {
+            self.slots.swap_remove(usize::from(pool) % STREAMS);
+        }
+        let pool = self.side(pool);
+        if let Err(error) = self.create(pool, record_on_free) {
+            self.expect_error(&error, false, "registering a stream")?;
+        }
+        Ok(true)
+    }
+
+    fn is_needed(&self, uid: Uid) -> bool {
+        self.live.iter().any(|live| live.home == uid || live.named.contains(&uid))
+    }
+
+    fn drop_stream(&mut self, stream: u8) -> Result<bool, String> {
+        let Some(slot) = self.slot(stream) else { return Ok(false) };
+        let gone = self.slots.swap_remove(slot);
+        let calls = self.driver_calls();
+        let in_use = self.is_needed(gone.uid) || self.is_capturing(gone.uid);
+        self.coverage.drops_in_use += u64::from(in_use);
+        drop(gone);
+        let made = self.driver_calls() - calls;
+        ensure!(made == 0, "dropping a stream's handle made {made} driver calls");
+        Ok(true)
+    }
+
+    fn retire(&mut self, stream: u8) -> Result<bool, String> {
+        let Some(slot) = self.slot(stream) else { return Ok(false) };
+        let gone = self.slots.swap_remove(slot);
+        let (uid, pool) = (gone.uid, gone.pool);
+        let (needed, capturing) = (self.is_needed(uid), self.is_capturing(uid));
+        match gone.handle.retire() {
+            Ok(()) => {
+                ensure!(!needed, "a stream was retired under a live buffer");
+                ensure!(!capturing, "a capturing stream was retired");
+                self.coverage.retirements += 1;
+            }
+            Err(refused) => {
+                self.coverage.refused_retirements += 1;
+                let error = refused.error().clone();
+                let expected = needed && error.is_in_use() || capturing && error.is_capture();
+                self.expect_error(&error, expected, "retire")?;
+                let handle = refused.into_stream();
+                self.slots.push(super::world::Slot { uid, pool, handle });
+            }
+        }
+        Ok(true)
+    }
+
+    fn quiesce(&mut self, local: &mut Local, pool: u8) -> Result<bool, String> {
+        let pool = self.side(pool);
+        match self.sides[pool].pool.quiesce() {
+            Ok(scope) => {
+                let serial = self.sides[pool].serial;
+                let nested = local.scopes.iter().any(|scope| scope.serial == serial);
+                self.coverage.nested_scopes += u64::from(nested);
+                let (freed, bytes) = (0, 0);
+                local.scopes.push(Scope { scope: Some(scope), pool, serial, freed, bytes });
+                self.open_scopes += 1;
+            }
+            Err(error) => self.expect_error(&error, false, "quiesce")?,
+        }
+        Ok(true)
+    }
+
+    fn end_scope(&mut self, local: &mut Local, scope: u8, exit: Exit) -> Result<bool, String> {
+        let open: Vec<usize> =
+            (0..local.scopes.len()).filter(|at| local.scopes[*at].scope.is_some()).collect();
+        let Some(&at) = open.get(usize::from(scope) % open.len().max(1)) else { return Ok(false) };
+        self.coverage.out_of_order_exits += u64::from(Some(&at) != open.last());
+        if exit == Exit::Forget {
+            self.coverage.leaked_scopes += 1;
+            local.leak(at);
+            return Ok(true);
+        }
+        if exit == Exit::Panic {
+            self.end_by_panic(local, at);
+            return Ok(true);
+        }
+        self.end_in_order(local, at, exit == Exit::Finish)?;
+        Ok(true)
+    }
+
+    /// Ends the scope at this place of the thread's list.
+    pub(super) fn end_in_order(&mut self, local: &mut Local, at: usize, finish: bool) -> Check {
+        let ended = local.scopes.remove(at);
+        self.open_scopes -= 1;
+        self.coverage.scopes += 1;
+        let Some(scope) = ended.scope else { return Ok(()) };
+        if !finish {
+            drop(scope);
+            return Ok(());
+        }
+        let report = scope.finish();
+        self.check_report(report, ended.freed, ended.bytes)
+    }
+
+    fn check_report(&mut self, report: QuiescentReport, freed: u64, bytes: u64) -> Check {
+        let QuiescentReport { clean, deferred, .. } = report;
+        ensure!(
+            (report.freed, report.bytes) == (freed, bytes),
+            "{freed} buffers of {bytes} bytes were freed in a scope: {report:?}"
+        );
+        ensure!(clean + deferred == freed, "clean and deferred are all: {report:?}");
+        self.coverage.clean_at_scope_end += clean;
+        self.coverage.deferred_at_scope_end += deferred;
+        Ok(())
+    }
+
+    /// The scope is dropped by a panic, after a buffer that the same panic drops.
+    fn end_by_panic(&mut self, local: &mut Local, at: usize) {
+        let dropped = self.live.pop();
+        if let Some(live) = &dropped {
+            self.given_back(live);
+            self.note_in_scope(local, live);
+        }
+        let ended = local.scopes.remove(at);
+        self.open_scopes -= 1;
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let _scope = ended.scope;
+            let _live = dropped;
+            resume_unwind(Box::new("a panic inside a scope"));
+        }));
+        self.coverage.panics_in_scope += u64::from(unwound.is_err());
+        self.coverage.scopes += 1;
+    }
+
+    fn release(&mut self, pool: u8, buffer: u8, count: u8) -> Result<bool, String> {
+        let pool = self.side(pool);
+        let mut value = Vec::new();
+        for _ in 0..usize::from(count).min(self.live.len()) {
+            let at = usize::from(buffer) % self.live.len();
+            value.push(self.live.swap_remove(at));
+        }
+        let own = value.iter().filter(|live| live.pool == pool && live.capacity() > 0);
+        let (freed, bytes) = (own.clone().count() as u64, own.map(Live::capacity).sum());
+        value.iter().for_each(|live| self.given_back(live));
+        match self.sides[pool].pool.release(value) {
+            Ok(report) => {
+                self.coverage.releases += 1;
+                self.check_report(report, freed, bytes)?;
+            }
+            Err(error) => self.expect_error(&error, false, "release")?,
+        }
+        Ok(true)
+    }
+
+    fn trim(&mut self, pool: u8, keep: u64) -> Result<bool, String> {
+        let pool = self.side(pool);
+        let before = self.sides[pool].pool.stats();
+        match self.sides[pool].pool.trim(keep) {
+            Ok(given) => {
+                let after = self.sides[pool].pool.stats();
+                ensure!(after.reserved >= after.in_use, "trim took what is in use: {after:?}");
+                ensure!(
+                    self.is_relaxed() || before.reserved - after.reserved == given,
+                    "trim says that it gave {given} bytes: {before:?} {after:?}"
+                );
+                ensure!(
+                    before.reserved > keep || given == 0,
+                    "trim gave {given} bytes below {keep}"
+                );
+                self.coverage.trimmed_bytes += given;
+            }
+            Err(error) => self.expect_error(&error, false, "trim")?,
+        }
+        Ok(true)
+    }
+
+    fn reserve(&mut self, pool: u8, bytes: u64) -> Result<bool, String> {
+        let pool = self.side(pool);
+        match self.sides[pool].pool.reserve(bytes) {
+            Ok(()) => {
+                let stats = self.sides[pool].pool.stats();
+                ensure!(stats.reserved >= bytes, "{bytes} bytes are not reserved: {stats:?}");
+            }
+            Err(error) => {
+                // Whole granules may not reach the limit.
+                let over = bytes + (2 << 20) > self.setup.limit;
+                self.expect_error(&error, over && error.is_out_of_memory(), "reserve")?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn begin_capture(&mut self, stream: u8, foreign: bool) -> Result<bool, String> {
+        let Some(slot) = self.slot(stream) else { return Ok(false) };
+        let slot = &self.slots[slot];
+        let foreign = foreign && self.setup.foreign_captures;
+        let device = &self.sides[slot.pool].device;
+        let raw = if foreign { device.create_stream() } else { slot.handle.raw().clone() };
+        let uid = (!foreign).then_some(slot.uid);
+        // In the stricter modes the thread that began a capture must end it.
+        let mode = match self.captures.len() + usize::from(stream) {
+            _ if self.threads > 1 => CaptureMode::Relaxed,
+            0 => CaptureMode::Global,
+            1 => CaptureMode::ThreadLocal,
+            _ => CaptureMode::Relaxed,
+        };
+        if device.begin_capture(&raw, mode).is_ok() {
+            self.coverage.captures += 1;
+            self.captures.push(Capturing { uid, device: slot.pool, raw });
+        }
+        Ok(true)
+    }
+
+    fn end_capture(&mut self, capture: u8) -> Result<bool, String> {
+        if self.captures.is_empty() {
+            return Ok(false);
+        }
+        self.end_capture_at(usize::from(capture) % self.captures.len())?;
+        Ok(true)
+    }
+
+    pub(super) fn end_capture_at(&mut self, at: usize) -> Check {
+        let Capturing { device, raw, .. } = self.captures.swap_remove(at);
+        let result = self.sides[device].device.end_capture(&raw);
+        ensure!(result.is_ok() || self.is_relaxed(), "the pool has broken a capture: {result:?}");
+        Ok(())
+    }
+
+    /// Closes a pool; if that succeeds, its device gets a new one.
+    fn close(&mut self, local: &mut Local, pool: u8) -> Result<bool, String> {
+        let pool = self.side(pool);
+        let buffers = self.live.iter().any(|live| live.pool == pool)
+            || self.live.iter().any(|live| live.named.iter().any(|uid| self.pool_of(*uid) == pool));
+        if buffers {
+            match self.sides[pool].pool.close() {
+                Ok(()) => return Err("a pool was closed under a live buffer".to_owned()),
+                Err(error) => self.expect_error(&error, error.is_in_use(), "close")?,
+            }
+            self.coverage.refused_closes += 1;
+            return Ok(true);
+        }
+        // A close that a capture or an error holds up leaves a pool that nobody can account for; other
+        // threads' scopes of it would be looked for in vain.
+        if self.fault_armed || self.is_relaxed() || self.any_capture(pool) || self.sides.len() > 1 {
+            return Ok(false);
+        }
+        self.check_closed(pool)?;
+        local.scopes.retain(|scope| scope.scope.is_some() || scope.pool != pool);
+        self.slots.retain(|slot| slot.pool != pool);
+        let device = self.sides[pool].device.clone();
+        let new = self.build(&device);
+        let side = &mut self.sides[pool];
+        (side.pool, side.serial) = (new, self.serials);
+        side.stats = Default::default();
+        for _ in 0..3 {
+            self.create(pool, false).map_err(|error| error.to_string())?;
+        }
+        self.coverage.closes += 1;
+        Ok(true)
+    }
+
+    /// Closes a pool that nothing needs, and looks whether anything is left.
+    pub(super) fn check_closed(&mut self, pool: usize) -> Check {
+        let side = &self.sides[pool];
+        let result = side.pool.close();
+        ensure!(result.is_ok(), "an empty pool cannot be closed: {result:?}");
+        let (stats, memory) = (side.pool.stats(), side.device.memory_in_use());
+        ensure!(stats.reserved == 0 && memory == 0, "{memory} bytes survive a close: {stats:?}");
+        let granules = side.device.live_granules();
+        ensure!(granules == 0, "{granules} granules survive a close");
+        for slot in self.slots.iter().filter(|slot| slot.pool == pool) {
+            let refused = slot.handle.alloc(256);
+            let closed = refused.as_ref().is_err_and(Error::is_closed);
+            ensure!(closed, "a closed pool allocates: {refused:?}");
+        }
+        Ok(())
+    }
+}
