@@ -102,7 +102,7 @@ impl<B: Backend> PoolCore<B> {
         align: u64,
         len: u64,
     ) -> Result<Buffer<B>, Error> {
-        self.begin_call()?;
+        let _call = self.begin_call()?;
         if self.driver.is_capturing(core.stream()) {
             return Err(capturing("the stream"));
         }
@@ -113,14 +113,7 @@ impl<B: Backend> PoolCore<B> {
             Ok(None) => self.climb(&mut miss),
             Err(error) => Err(error),
         };
-        match found {
-            Ok(block) => Ok(self.hand_out(&miss, block, len)),
-            Err(error) => {
-                // A sticky error ends the hits too.
-                let _ = self.check_open();
-                Err(error)
-            }
-        }
+        found.map(|block| self.hand_out(&miss, block, len))
     }
 
     /// Takes the steps of the policy, in order, until one gives a block in transit.
