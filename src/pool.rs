@@ -374,12 +374,13 @@ impl<B: Backend> PoolCore<B> {
 
     fn stats(&self) -> Stats {
         let streams = self.streams();
-        let central = self.central.lock();
+        let mut central = self.central.lock();
         let mut stats = central.stats();
         for core in streams.iter() {
             let state = core.state.lock();
             stats.add_stream(&state.counters, state.in_use, state.live);
         }
+        central.peak_in_use = central.peak_in_use.max(stats.in_use);
         drop(central);
         stats.finish(
             streams.len() as u64,

@@ -8,7 +8,7 @@ use crate::config::Reuse;
 use crate::error::Error;
 use crate::heap::BlockId;
 use crate::heap::size_class::Rounded;
-use crate::order::{Closed, Epoch, FreePoint, Moment, TimelineId};
+use crate::order::{Closed, Epoch, FreePoint, Moment};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
 
