@@ -33,7 +33,12 @@ fn leave(pools: Vec<Arc<dyn Ended>>) {
     ENDED_COUNT.store(ended.len(), host::Ordering::Relaxed);
 }
 
-/// Lets every ended pool give back what has completed since. Called by the calls that may block.
+/// How many ended pools one call asks: a process that has left many behind, or some that never finish,
+/// does not pay for all of them at every call.
+const ASK_AT_ONCE: usize = 4;
+
+/// Lets a few ended pools give back what has completed since, those first that have waited longest.
+/// Called by the calls that may block.
 pub(super) fn poll() {
     // Relaxed: a pool that is missed now is met by the next call.
     if ENDED_COUNT.load(host::Ordering::Relaxed) == 0 {
@@ -41,8 +46,10 @@ pub(super) fn poll() {
     }
     let pools = {
         let mut ended = ended();
-        ENDED_COUNT.store(0, host::Ordering::Relaxed);
-        std::mem::take(&mut *ended)
+        let few = ended.len().min(ASK_AT_ONCE);
+        let pools: Vec<Arc<dyn Ended>> = ended.drain(..few).collect();
+        ENDED_COUNT.store(ended.len(), host::Ordering::Relaxed);
+        pools
     };
     leave(pools.into_iter().filter(|pool| !pool.try_finish()).collect());
 }
