@@ -1,10 +1,9 @@
 //! H55 to H61: failing calls, no memory, a lost device, and what a pool leaves alone.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use streampool::backend::{Backend, ErrorKind};
+use streampool::backend::ErrorKind;
 use streampool::sim::{
     Call, CallCounts, CallFilter, FaultPlan, Kernel, Pause, PausePoint, SimDevice, SimErrorCode,
 };
@@ -45,25 +44,12 @@ fn h55_a_growth_that_fails_during_anothers_ladder_makes_no_false_out_of_memory()
             _ => &[Call::CreateGranule, Call::Map, Call::SetAccess],
         };
         for verb in growths {
-            for point in [PausePoint::Before, PausePoint::After] {
-                let held = Arc::default();
-                let lab = resuming(setup, &held);
-                let [b, c] = lab.streams();
-                let pause = lab.device.pause(*verb, point);
-                lab.device.inject(FaultPlan::new(*verb));
-                *held.lock().unwrap() = Some(pause);
-                if point == PausePoint::After {
-                    // A call that fails is not held after its effect: the next one of it is.
-                    drop(lab.try_hold(&b, BLOCK));
-                    *held.lock().unwrap() = Some(lab.device.pause(*verb, PausePoint::Before));
-                    lab.pool.trim(0).unwrap();
-                    lab.device.inject(FaultPlan::new(*verb));
-                    drop(lab.stats());
-                    lab.device.clear_faults();
-                    continue;
-                }
-                h55(&lab, &held, [&b, &c]);
-            }
+            let held = Arc::default();
+            let lab = resuming(setup, &held);
+            let [b, c] = lab.streams();
+            *held.lock().unwrap() = Some(lab.device.pause(*verb, PausePoint::Before));
+            lab.device.inject(FaultPlan::new(*verb));
+            h55(&lab, &held, [&b, &c]);
         }
     });
 }
@@ -84,7 +70,8 @@ fn h55_a_steal_whose_wait_fails_during_anothers_ladder_makes_none_either() {
     });
 }
 
-/// A run of a few hundred operations that reaches every verb; errors are let pass.
+/// A run of operations that reaches every verb; errors are let pass. A buffer is written once, by its
+/// first owner, and then read on whatever stream: the program itself races with nothing.
 fn h56_program(lab: &Lab, seed: u64) {
     let random = &mut Random(seed);
     let mut streams: Vec<Stream> = (0..3)
@@ -124,7 +111,7 @@ fn h56_program(lab: &Lab, seed: u64) {
                     && own.move_to(stream).is_ok()
                 {
                     lab.device.note_moved_to(stream.raw(), own.at());
-                    let _ = lab.device.launch(stream.raw(), own.writes());
+                    let _ = lab.device.launch(stream.raw(), own.reads());
                 }
             }
             17 => drop(stream.mark()),
@@ -513,11 +500,11 @@ fn h60_a_trim_leaves_what_is_in_flight_and_gives_the_rest_back_once() {
 fn h60_a_piece_that_is_half_in_use_or_half_in_flight_stays_whole() {
     in_both_kinds(|setup| {
         for alive in [false, true] {
-            let lab = setup.lazy_lab_with(|builder| builder);
+            let lab = setup.lab();
             lab.pool.reserve(2 * BLOCK).unwrap();
             let [a, b] = lab.streams();
             let (x, y) = (lab.hold(&a, BLOCK), lab.hold(&b, BLOCK));
-            x.write(&a);
+            x.write_long(&a);
             drop(y);
             let x = Some(x).filter(|_| alive);
             let (given, calls) = lab.calls_of(|| lab.pool.trim(0).unwrap());
@@ -602,7 +589,5 @@ fn s6_errors_that_no_result_tells_are_counted_and_kept() {
         assert_eq!((report.freed, report.clean, report.deferred), (1, 0, 1));
         assert_eq!(lab.stats().stray_errors, 4);
         assert!(lab.pool.take_error().is_some());
-        let _ = lab.device.context_id();
-        let _ = AtomicU64::new(0).load(Ordering::Relaxed);
     });
 }
