@@ -45,12 +45,21 @@ pub struct Buffer<B: Backend> {
     slack: u32,
     /// The bin of home's list that the block goes back to, or [`DETOUR`].
     route: host::AtomicU8,
+    /// Who but home may use the block: bits, none of them in the usual case.
+    others: host::AtomicU8,
 }
 
-/// The route of a buffer that has no block, or that other streams were named for: not by the list.
+/// The route of a buffer that has no block, or that others may have used: not by the list.
 const DETOUR: u8 = u8::MAX;
 
 const _: () = assert!(BINS <= DETOUR as usize, "no bin has the number of the detour");
+
+/// Home's lock guards a set of streams for the block.
+pub(crate) const NAMED: u8 = 1;
+/// A stream that is not registered may have read it, with no synchronize since.
+pub(crate) const STRANGER_READ: u8 = 2;
+/// The same for a write.
+pub(crate) const STRANGER_WROTE: u8 = 4;
 
 impl<B: Backend> Buffer<B> {
     /// A buffer of `len` bytes, which home counts already.
@@ -64,14 +73,16 @@ impl<B: Backend> Buffer<B> {
     ) -> Self {
         let slack = (size.bytes - len) as u32;
         let (size, route) = (Grains::of(size.bytes), host::AtomicU8::new(size.bin));
-        Buffer { home, address, block, size, slack, route }
+        let others = host::AtomicU8::new(0);
+        Buffer { home, address, block, size, slack, route, others }
     }
 
     /// A buffer of no bytes, which home counts already.
     pub(crate) fn empty(home: Home<B>) -> Self {
         let route = host::AtomicU8::new(DETOUR);
         let size = Grains::of(GRAIN);
-        Buffer { home, address: 0, block: BlockId::NONE, size, slack: 0, route }
+        let others = host::AtomicU8::new(0);
+        Buffer { home, address: 0, block: BlockId::NONE, size, slack: 0, route, others }
     }
 
     /// The size of the block, in bytes.
@@ -84,14 +95,23 @@ impl<B: Backend> Buffer<B> {
         size_class::round(self.size.bytes()).expect("a block is no larger than the largest request")
     }
 
-    /// Notes that home's lock guards a set of other streams for this block now.
-    pub(crate) fn share(&self) {
-        // Relaxed: the drop, which asks, comes after all that is done through references.
+    #[inline]
+    pub(crate) fn has_others(&self, which: u8) -> bool {
+        // Relaxed: they are set through a reference, and asked by the drop, which comes after all of
+        // them.
+        self.others.load(host::Ordering::Relaxed) & which != 0
+    }
+
+    /// Notes that others may use the block now: it does not go back by the list.
+    pub(crate) fn add_others(&self, which: u8) {
+        self.others.fetch_or(which, host::Ordering::Relaxed);
         self.route.store(DETOUR, host::Ordering::Relaxed);
     }
 
-    fn has_detour(&self) -> bool {
-        self.route.load(host::Ordering::Relaxed) == DETOUR
+    /// Notes that what others did has been waited for.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn remove_others(&self, which: u8) {
+        self.others.fetch_and(!which, host::Ordering::Relaxed);
     }
 
     /// What was asked for, in bytes.
@@ -210,17 +230,21 @@ impl<B: Backend> Buffer<B> {
         if *self.route.get_mut() != DETOUR {
             quiescent::note(home.pool_id, self.size.bytes(), home.id, &[]);
         } else if !self.block.is_none() {
-            let others: Vec<_> = {
+            let mut others = Vec::new();
+            if self.has_others(NAMED) {
                 let state = home.state.lock();
                 let set = state.sets.get(&self.address);
-                set.into_iter().flatten().map(|other| other.id).collect()
-            };
+                others.extend(set.into_iter().flatten().map(|other| other.id));
+            }
+            if self.has_others(STRANGER_READ | STRANGER_WROTE) {
+                others.push(home.pool.stranger_point().timeline);
+            }
             quiescent::note(home.pool_id, self.size.bytes(), home.id, &others);
         }
     }
 
-    /// The long way, whatever the reason: a lock that another thread holds, a block with other streams'
-    /// free points, a shut list, an orphaned stream, a stream whose frees close epochs, a buffer of no
+    /// The long way, whatever the reason: a lock that another thread holds, a block with others' free
+    /// points, a shut list, an orphaned stream, a stream whose frees close epochs, a buffer of no
     /// bytes.
     #[cold]
     #[inline(never)]
@@ -228,10 +252,13 @@ impl<B: Backend> Buffer<B> {
         // SAFETY: as in `drop`; the count is lowered in the last locked section below.
         let home = unsafe { self.home.counted() };
         let has_block = !self.block.is_none();
-        let mut stamps = match has_block && self.has_detour() {
+        let mut stamps = match self.has_others(NAMED) {
             true => collect_free_points(home, self.address),
             false => Stamps::Clean,
         };
+        if self.has_others(STRANGER_READ | STRANGER_WROTE) {
+            stamps.add(home.pool.stranger_point());
+        }
         let mut state = home.state.lock();
         let to_heap = !stamps.is_clean()
             || state.detours.has(Detours::SHUT)

@@ -6,13 +6,18 @@
 mod central;
 mod driver;
 mod end;
+mod foreign;
 mod grow;
 mod ladder;
 mod miss;
+#[cfg(all(test, loom))]
+pub(crate) mod models;
 mod ordering;
 mod registry;
 mod retire;
 mod steal;
+#[cfg(feature = "cuda")]
+mod uses;
 
 use std::fmt;
 
@@ -21,7 +26,7 @@ use crate::buffer::Buffer;
 use crate::config::{Config, Limit, PoolBuilder};
 use crate::error::{Error, Reason};
 use crate::heap::BlockId;
-use crate::order::{Stamps, TimelineId};
+use crate::order::{FreePoint, Stamps, TimelineId};
 use crate::pool_stream::PoolStream;
 use crate::pool_stream::core::{Detours, StreamCore};
 use crate::pool_stream::home::Home;
@@ -33,6 +38,8 @@ pub use driver::DriverCalls;
 pub(crate) use driver::{Driver, PooledEvent};
 pub(crate) use miss::Step;
 use registry::Registry;
+#[cfg(feature = "cuda")]
+pub(crate) use uses::{Access, User};
 
 /// Tells pools apart; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,6 +85,9 @@ pub(crate) struct PoolCore<B: Backend> {
     limit: Option<u64>,
     /// Other pools whose devices have access to this pool's memory.
     peers: Vec<Arc<Driver<B>>>,
+    /// The same pools, to find streams among their registrations.
+    #[cfg(feature = "cuda")]
+    peer_pools: Vec<Weak<PoolCore<B>>>,
     handle: Mutex<Weak<PoolHandle<B>>>,
     registry: Mutex<Registry<B>>,
     /// The heap's lock.
@@ -86,6 +96,8 @@ pub(crate) struct PoolCore<B: Backend> {
     unused: Mutex<Vec<TimelineId>>,
     unused_count: AtomicUsize,
     closed: host::AtomicBool,
+    /// Whether this ended pool has nothing to do before another of its streams becomes unused.
+    rests: host::AtomicBool,
     steps: Steps,
 }
 
@@ -185,7 +197,7 @@ impl<B: Backend> StreamPool<B> {
     /// As for [`quiesce`](Self::quiesce).
     pub fn synchronize(&self) -> Result<(), Error> {
         let _call = self.core().begin_call()?;
-        self.core().quiesce_streams()
+        self.core().quiesce_all()
     }
 
     /// What the pool holds and has done. Takes each lock once, for a moment.
@@ -253,12 +265,15 @@ impl<B: Backend> PoolCore<B> {
             config,
             limit: None,
             peers: Vec::new(),
+            #[cfg(feature = "cuda")]
+            peer_pools: Vec::new(),
             handle: Mutex::new(Weak::new()),
             registry: Mutex::new(Registry::new()),
             central: Mutex::new(Central::new()),
             unused: Mutex::default(),
             unused_count: AtomicUsize::new(0),
             closed: host::AtomicBool::new(false),
+            rests: host::AtomicBool::new(false),
             steps: Steps::default(),
         }
     }
@@ -273,6 +288,8 @@ impl<B: Backend> PoolCore<B> {
             let driver = &peer.core().driver;
             core.driver.allow_peer(driver)?;
             core.peers.push(Arc::clone(driver));
+            #[cfg(feature = "cuda")]
+            core.peer_pools.push(Arc::downgrade(peer.core()));
         }
         core.limit = match core.config.limit {
             Limit::None => None,
@@ -363,6 +380,11 @@ impl<B: Backend> PoolCore<B> {
             state.counters.misses += 1;
         }
         Ok(Buffer::empty(Home::new(core)))
+    }
+
+    /// The free point of a block that a stream which is not registered may have used.
+    pub(crate) fn stranger_point(&self) -> FreePoint {
+        self.central.lock().stranger_point()
     }
 
     /// A free block goes to the heap.

@@ -2,8 +2,10 @@
 //!
 //! Under `--cfg loom` the atomics and locks of the pool are loom's, so that a model explores their
 //! interleavings. Three things stay the standard library's in every build: reference counts (not
-//! what the models are about), process-wide statics (loom's objects live in one execution only) and
-//! the simulated device's own lock, which would make models explode; a [`CallPoint`] stands for it.
+//! what the models are about), counters that only give numbers (loom's objects live in one execution
+//! only, and no model turns on a number) and the simulated device's own lock, which would make models
+//! explode; a [`CallPoint`] stands for it. For the same reason a lock that blocks stands for the spin
+//! lock, which has models of its own.
 //!
 //! No lock of the pool may be held across a call of a backend. With debug assertions both locks count
 //! themselves, and [`assert_no_lock_held`] checks it at every such call.
@@ -22,8 +24,16 @@ use parking_lot::{Mutex as Inner, MutexGuard as InnerGuard};
 
 use std::ops::{Deref, DerefMut};
 
+#[cfg(loom)]
+mod blocking;
+#[cfg(all(test, loom))]
+mod models;
+#[cfg_attr(loom, allow(dead_code, reason = "only its own models use it"))]
 mod spin;
 
+#[cfg(loom)]
+pub(crate) use blocking::SpinLock;
+#[cfg(not(loom))]
 pub(crate) use spin::SpinLock;
 
 /// What stays the standard library's in every build.
@@ -120,6 +130,21 @@ macro_rules! pool_thread_local {
 }
 pub(crate) use pool_thread_local;
 
+/// A counter of the whole process that threads take decisions by; in a model, one of each execution.
+macro_rules! process_counter {
+    ($(#[$doc:meta])* static $name:ident;) => {
+        #[cfg(not(loom))]
+        $(#[$doc])*
+        static $name: $crate::sync::AtomicU64 = $crate::sync::AtomicU64::new(0);
+        #[cfg(loom)]
+        loom::lazy_static! {
+            $(#[$doc])*
+            static ref $name: $crate::sync::AtomicU64 = $crate::sync::AtomicU64::new(0);
+        }
+    };
+}
+pub(crate) use process_counter;
+
 /// Lets other threads run: a step of a bounded wait.
 pub(crate) fn pause_thread(micros: u64) {
     #[cfg(not(loom))]
@@ -145,5 +170,110 @@ impl CallPoint {
     pub(crate) fn reach(&self) {
         #[cfg(loom)]
         self.calls.fetch_add(1, loom::sync::atomic::Ordering::AcqRel);
+    }
+}
+
+/// Part of an object that is freed by hand, so that a model sees who touches it too late: loom wants
+/// every [`touch`](Self::touch) to happen before the drop. Nothing without loom.
+#[derive(Debug, Default)]
+pub(crate) struct Lifetime {
+    #[cfg(loom)]
+    cell: loom::cell::UnsafeCell<()>,
+}
+
+impl Lifetime {
+    /// The object is in use here.
+    #[inline]
+    pub(crate) fn touch(&self) {
+        #[cfg(loom)]
+        self.cell.with(|_| ());
+    }
+}
+
+// SAFETY: there is no value behind the cell, and loom checks who touches it.
+#[cfg(loom)]
+unsafe impl Sync for Lifetime {}
+
+#[cfg(loom)]
+impl Drop for Lifetime {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.cell.with_mut(|_| ());
+        }
+    }
+}
+
+/// What models are made of.
+#[cfg(all(test, loom))]
+pub(crate) mod model {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    /// A model's thread calls the whole pool, for which loom's default stack is small.
+    const STACK_BYTES: usize = 256 << 10;
+
+    /// A thread of a model.
+    pub(crate) struct Thread<T>(loom::thread::JoinHandle<T>);
+
+    impl<T> Thread<T> {
+        pub(crate) fn join(self) -> T {
+            self.0.join().expect("the thread did not panic")
+        }
+    }
+
+    pub(crate) fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Thread<T> {
+        let thread = loom::thread::Builder::new().stack_size(STACK_BYTES);
+        Thread(thread.spawn(run).expect("loom spawns up to four threads"))
+    }
+
+    /// A value with no lock of its own: loom wants its accesses ordered by something else.
+    #[derive(Default)]
+    pub(crate) struct Plain(loom::cell::UnsafeCell<u64>);
+
+    // SAFETY: loom checks that no two accesses are concurrent.
+    unsafe impl Sync for Plain {}
+
+    impl Plain {
+        pub(crate) fn set(&self, value: u64) {
+            // SAFETY: loom checks that nobody else has access.
+            self.0.with_mut(|own| unsafe { *own = value });
+        }
+
+        pub(crate) fn get(&self) -> u64 {
+            // SAFETY: loom checks that nobody writes.
+            self.0.with(|own| unsafe { *own })
+        }
+    }
+
+    /// Whether a state that a model is about was reached in any execution: a model that never gets
+    /// there proves nothing.
+    #[derive(Clone, Default)]
+    pub(crate) struct Reached(Arc<AtomicBool>);
+
+    impl Reached {
+        pub(crate) fn mark(&self, reached: bool) {
+            self.0.fetch_or(reached, Ordering::Relaxed);
+        }
+
+        pub(crate) fn assert(&self, what: &str) {
+            assert!(self.0.load(Ordering::Relaxed), "no execution of the model: {what}");
+        }
+    }
+
+    /// Runs `model` under every interleaving, with no bound on preemptions whatever the environment
+    /// says, and prints how many there were.
+    pub(crate) fn check(name: &str, model: impl Fn() + Send + Sync + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = None;
+        builder.max_branches = 20_000;
+        let executions = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&executions);
+        let start = std::time::Instant::now();
+        builder.check(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            model();
+        });
+        let executions = executions.load(Ordering::Relaxed);
+        println!("{name}: {executions} executions in {:.2} s", start.elapsed().as_secs_f64());
     }
 }

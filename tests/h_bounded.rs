@@ -48,7 +48,12 @@ struct Cost {
 
 /// A device that keeps no history of its own: what grows is the pool's.
 fn device(schedule: Schedule) -> SimDevice {
-    SimDevice::new(SimConfig { check: false, schedule, costs: Costs::free(), ..SimConfig::default() })
+    SimDevice::new(SimConfig {
+        check: false,
+        schedule,
+        costs: Costs::free(),
+        ..SimConfig::default()
+    })
 }
 
 /// Runs `n` operations in ten stretches and returns what each has cost.

@@ -2,7 +2,7 @@
 
 use super::program::{Op, Step};
 use super::shadow::{Uid, largest_block};
-use super::world::{Check, Live, Local, Slot, World, ensure};
+use super::world::{Check, Live, Local, Scope, Slot, World, ensure};
 use crate::sim::{Kernel, SimStream};
 use crate::{Buffer, Error};
 
@@ -132,17 +132,16 @@ impl World {
     }
 
     /// Notes a free in the innermost scope of its pool on this thread, if one is open.
-    pub(super) fn note_in_scope(&mut self, local: &mut Local, live: &Live) -> bool {
-        let serial = self.sides[live.pool].serial;
-        let of_pool =
-            |scope: &&mut super::world::Scope| scope.pool == live.pool && scope.serial == serial;
+    pub(super) fn note_in_scope(&mut self, local: &mut Local, pool: usize, capacity: u64) -> bool {
+        let serial = self.sides[pool].serial;
+        let of_pool = |scope: &&mut Scope| scope.pool == pool && scope.serial == serial;
         let Some(scope) = local.scopes.iter_mut().rev().find(of_pool) else {
             self.coverage.frees_beside_scope += u64::from(self.open_scopes > 0);
             return false;
         };
-        if live.capacity() > 0 {
+        if capacity > 0 {
             scope.freed += 1;
-            scope.bytes += live.capacity();
+            scope.bytes += capacity;
             self.coverage.frees_in_scope += 1;
         }
         true
@@ -152,7 +151,7 @@ impl World {
         let Some(index) = self.buffer(buffer) else { return Ok(false) };
         let live = self.live.swap_remove(index);
         self.given_back(&live);
-        let in_scope = self.note_in_scope(local, &live);
+        let in_scope = self.note_in_scope(local, live.pool, live.capacity());
         let records = self.facts[live.home.0].record_on_free && !in_scope && live.capacity() > 0;
         let device = &self.sides[live.pool].device;
         let (before, calls) = (device.counts(), self.driver_calls());

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::program::{Exit, Op, plan};
 use super::shadow::Uid;
-use super::world::{Capturing, Check, Live, Local, STREAMS, Scope, World, ensure};
+use super::world::{Capturing, Check, Local, STREAMS, Scope, World, ensure};
 use crate::sim::CaptureMode;
 use crate::{Error, QuiescentReport};
 
@@ -28,7 +28,7 @@ impl World {
             Op::Retire { stream } => self.retire(stream),
             Op::Quiesce { pool } => self.quiesce(local, pool),
             Op::EndScope { scope, exit } => self.end_scope(local, scope, exit),
-            Op::Release { pool, buffer, count } => self.release(pool, buffer, count),
+            Op::Release { pool, buffer, count } => self.release(local, pool, buffer, count),
             Op::Synchronize { pool } => {
                 let pool = self.side(pool);
                 let result = self.sides[pool].pool.synchronize();
@@ -244,7 +244,7 @@ impl World {
         let dropped = self.live.pop();
         if let Some(live) = &dropped {
             self.given_back(live);
-            self.note_in_scope(local, live);
+            self.note_in_scope(local, live.pool, live.capacity());
         }
         let ended = local.scopes.remove(at);
         self.open_scopes -= 1;
@@ -257,22 +257,37 @@ impl World {
         self.coverage.scopes += 1;
     }
 
-    fn release(&mut self, pool: u8, buffer: u8, count: u8) -> Result<bool, String> {
+    fn release(
+        &mut self,
+        local: &mut Local,
+        pool: u8,
+        buffer: u8,
+        count: u8,
+    ) -> Result<bool, String> {
         let pool = self.side(pool);
         let mut value = Vec::new();
         for _ in 0..usize::from(count).min(self.live.len()) {
             let at = usize::from(buffer) % self.live.len();
             value.push(self.live.swap_remove(at));
         }
-        let own = value.iter().filter(|live| live.pool == pool && live.capacity() > 0);
-        let (freed, bytes) = (own.clone().count() as u64, own.map(Live::capacity).sum());
         value.iter().for_each(|live| self.given_back(live));
+        let given: Vec<(usize, u64)> =
+            value.iter().map(|live| (live.pool, live.capacity())).collect();
+        let (own, mut others): (Vec<_>, Vec<_>) = given.into_iter().partition(|of| of.0 == pool);
         match self.sides[pool].pool.release(value) {
             Ok(report) => {
                 self.coverage.releases += 1;
-                self.check_report(report, freed, bytes)?;
+                let freed = own.iter().filter(|of| of.1 > 0).count() as u64;
+                self.check_report(report, freed, own.iter().map(|of| of.1).sum())?;
             }
-            Err(error) => self.expect_error(&error, false, "release")?,
+            Err(error) => {
+                // There was no scope: the value was dropped in the ordinary way.
+                others.extend(own);
+                self.expect_error(&error, false, "release")?;
+            }
+        }
+        for (pool, capacity) in others {
+            self.note_in_scope(local, pool, capacity);
         }
         Ok(true)
     }
@@ -354,9 +369,7 @@ impl World {
     /// Closes a pool; if that succeeds, its device gets a new one.
     fn close(&mut self, local: &mut Local, pool: u8) -> Result<bool, String> {
         let pool = self.side(pool);
-        let buffers = self.live.iter().any(|live| live.pool == pool)
-            || self.live.iter().any(|live| live.named.iter().any(|uid| self.pool_of(*uid) == pool));
-        if buffers {
+        if self.live.iter().any(|live| live.pool == pool) {
             match self.sides[pool].pool.close() {
                 Ok(()) => return Err("a pool was closed under a live buffer".to_owned()),
                 Err(error) => self.expect_error(&error, error.is_in_use(), "close")?,

@@ -14,6 +14,8 @@
 mod epoch;
 mod free_point;
 mod frontier;
+#[cfg(all(test, loom))]
+mod models;
 mod timeline;
 
 pub(crate) use epoch::{Epoch, TimelineId};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{Epoch, Evidence, Frontier, TimelineId};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, host};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, process_counter};
 
 /// At whose wish an epoch was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +50,15 @@ pub(crate) struct Timeline<E> {
     closed: Mutex<VecDeque<Closed<E>>>,
 }
 
-/// Rises whenever any timeline of the process completes an epoch: who has looked since need not look
-/// again.
-static COMPLETIONS: host::AtomicU64 = host::AtomicU64::new(0);
+process_counter! {
+    /// Rises whenever any timeline of the process completes an epoch: who has looked since need not
+    /// look again.
+    static COMPLETIONS;
+}
 
 /// How many times a timeline of this process has completed an epoch.
 pub(crate) fn completions() -> u64 {
-    COMPLETIONS.load(host::Ordering::Acquire)
+    COMPLETIONS.load(Ordering::Acquire)
 }
 
 impl<E> Timeline<E> {
@@ -83,7 +85,7 @@ impl<E> Timeline<E> {
     pub(crate) fn complete(&self, epoch: Epoch) {
         let before = self.completed.fetch_max(epoch.get(), Ordering::AcqRel);
         if before < epoch.get() {
-            COMPLETIONS.fetch_add(1, host::Ordering::Release);
+            COMPLETIONS.fetch_add(1, Ordering::Release);
             // Each event is let go outside the lock: the last pin returns it to its device.
             while let Some(finished) = self.pop_up_to(epoch) {
                 drop(finished);
@@ -101,14 +103,27 @@ impl<E> Timeline<E> {
     /// how many are published.
     pub(crate) fn publish(&self, own: Closed<E>) -> usize {
         let mut closed = self.closed.lock();
+        // A later epoch of another thread may have completed meanwhile. Under the lock: whoever
+        // completes one after this look takes the lock after it, and finds this event there.
+        if own.epoch <= self.completed() {
+            return closed.len();
+        }
         let at = closed.partition_point(|other| other.epoch < own.epoch);
         closed.insert(at, own);
         closed.len()
     }
 
-    /// Takes back an event whose wait or query failed: its epoch counts as not closed.
-    pub(crate) fn unpublish(&self, event: &Arc<E>) {
-        self.closed.lock().retain(|own| !Arc::ptr_eq(&own.event, event));
+    /// Takes back an event whose wait or query failed: its epoch counts as not closed. Says `false`,
+    /// and keeps the event, when the stream has left: nothing can record another one, so that this is
+    /// the only evidence that there will be.
+    pub(crate) fn unpublish(&self, event: &Arc<E>) -> bool {
+        // Under the lock, so that it comes either before the stream leaves or after.
+        let mut closed = self.closed.lock();
+        if self.last().is_some() {
+            return false;
+        }
+        closed.retain(|own| !Arc::ptr_eq(&own.event, event));
+        true
     }
 
     /// The first published event that covers `epoch`.
@@ -142,9 +157,23 @@ impl<E> Timeline<E> {
         self.closed.lock().back().cloned()
     }
 
-    /// The stream has left; `last` was its last epoch, and is closed.
-    pub(crate) fn retire(&self, last: Epoch) {
-        self.last.store(last.get(), Ordering::Release);
+    /// The stream has left; `last` was its last epoch, which is closed and published. Should its event
+    /// have been taken back since, it is published again, as the only evidence that there will be.
+    pub(crate) fn retire(&self, last: Closed<E>) {
+        let mut closed = self.closed.lock();
+        self.last.store(last.epoch.get(), Ordering::Release);
+        let covered = closed.back().is_some_and(|own| own.epoch >= last.epoch);
+        if !covered && self.completed() < last.epoch {
+            closed.push_back(last);
+        }
+    }
+
+    /// A timeline of uses that no event can stand for: only a synchronize of the context can say that
+    /// they have finished.
+    pub(crate) fn without_events(last: Epoch) -> Timeline<E> {
+        let timeline = Timeline::new();
+        timeline.last.store(last.get(), Ordering::Release);
+        timeline
     }
 
     /// The last epoch of a stream that has left.
@@ -248,6 +277,19 @@ mod tests {
         timeline.unpublish(&bad.event);
         assert!(timeline.cover(Epoch::from_u64(3)).is_none());
         assert!(timeline.cover(Epoch::from_u64(2)).is_some());
+    }
+
+    #[test]
+    fn the_last_event_of_a_stream_that_has_left_is_kept() {
+        let timeline = Timeline::new();
+        let last = closed(3, Moment::Early);
+        timeline.publish(last.clone());
+        assert!(timeline.unpublish(&last.event), "the stream can record another");
+        timeline.retire(last.clone());
+        assert!(!timeline.unpublish(&last.event));
+        assert_eq!(timeline.latest().map(|own| *own.event), Some(3), "the only evidence is gone");
+        timeline.complete(Epoch::from_u64(3));
+        assert!(timeline.is_over() && timeline.latest().is_none());
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! A miss: the steps of an allocation that the stream's own list did not serve.
 
 use super::PoolCore;
-use super::ordering::capturing;
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::config::Reuse;
@@ -106,7 +105,7 @@ impl<B: Backend> PoolCore<B> {
     ) -> Result<Buffer<B>, Error> {
         let _call = self.begin_call()?;
         if self.driver.is_capturing(core.stream()) {
-            return Err(capturing("the stream"));
+            return Err(self.driver.seen_capturing("the stream"));
         }
         let (tried, asked) = Default::default();
         let mut miss = Miss { core, size, align, tried, over_limit: false, asked };
@@ -148,7 +147,7 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Makes the block in transit a buffer of the stream.
-    fn hand_out(&self, miss: &Miss<'_, B>, block: BlockId, len: u64) -> Buffer<B> {
+    pub(super) fn hand_out(&self, miss: &Miss<'_, B>, block: BlockId, len: u64) -> Buffer<B> {
         miss.core.welcome(miss.size, true);
         let address = {
             let mut central = self.central.lock();

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(feature = "cuda")]
+use super::ordering::Pin;
 use super::{PoolCore, StreamPool};
+#[cfg(feature = "cuda")]
+use crate::backend::StreamKind;
 use crate::backend::{Backend, StreamIdentity};
 use crate::order::TimelineId;
 use crate::pool_stream::core::{Detours, StreamCore};
@@ -38,6 +42,15 @@ impl<B: Backend> Registry<B> {
 
     pub(super) fn get(&self, id: TimelineId) -> Option<&Arc<StreamCore<B>>> {
         self.by_timeline.get(&id).map(|own| &own.core)
+    }
+
+    /// The live registration of the stream that a handle names in a context, of whichever kind it is.
+    #[cfg(feature = "cuda")]
+    fn named(&self, context: u64, handle: u64) -> Option<&Arc<StreamCore<B>>> {
+        let bound = |kind| StreamIdentity { context, handle, kind };
+        let kinds = bound(StreamKind::NonBlocking)..=bound(StreamKind::PerThread);
+        let (_, id) = self.by_identity.range(kinds).next()?;
+        self.get(*id)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -120,6 +133,20 @@ impl<B: Backend> PoolCore<B> {
     pub(super) fn stream_of(&self, id: TimelineId) -> Option<Arc<StreamCore<B>>> {
         let own = self.registry.lock().get(id).cloned();
         own.or_else(|| self.central.lock().foreign.get(&id).and_then(Weak::upgrade))
+    }
+
+    /// Finds a stream among the live registrations of this pool, or of its peers for another context,
+    /// and counts a call on it. Makes no driver call.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn find_stream(&self, context: u64, handle: u64) -> Option<Pin<B>> {
+        let find = |pool: &PoolCore<B>| {
+            let core = pool.registry.lock().named(context, handle).cloned()?;
+            core.pin().then(|| Pin { core })
+        };
+        if context == self.driver.context_id() {
+            return find(self);
+        }
+        self.peer_pools.iter().filter_map(Weak::upgrade).find_map(|pool| find(&pool))
     }
 
     /// The handle of a stream that a live buffer counts.

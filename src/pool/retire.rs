@@ -1,5 +1,8 @@
 //! How a stream leaves its pool.
 
+#[cfg(all(test, loom))]
+mod models;
+
 use super::ordering::Pin;
 use super::{PoolCore, PooledEvent};
 use crate::backend::Backend;
@@ -95,7 +98,7 @@ impl<B: Backend> PoolCore<B> {
         {
             let mut central = self.central.lock();
             central.drain(core, 0);
-            core.timeline.retire(closed.epoch);
+            core.timeline.retire(closed);
             central.retired.push(Arc::clone(&core.timeline));
             let counters = core.state.lock().counters;
             central.past.hits += counters.hits;

@@ -45,7 +45,7 @@ impl<B: Backend> PoolCore<B> {
         self.steal_by(miss, moment, true)
     }
 
-    fn take_victim(
+    pub(super) fn take_victim(
         &self,
         miss: &Miss<'_, B>,
         moment: Moment,

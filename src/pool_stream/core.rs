@@ -12,7 +12,7 @@ use crate::heap::BlockId;
 use crate::heap::size_class::{Grains, Rounded};
 use crate::order::{Closed, Epoch, Frontier, Stamps, Taker, Timeline, TimelineId};
 use crate::pool::{PoolCore, PoolId, PooledEvent};
-use crate::sync::{Arc, SpinLock};
+use crate::sync::{Arc, Lifetime, SpinLock};
 
 /// One stream of one pool.
 pub(crate) struct StreamCore<B: Backend> {
@@ -27,6 +27,7 @@ pub(crate) struct StreamCore<B: Backend> {
     pub(crate) identity: StreamIdentity,
     /// There until the core is dropped.
     stream: Option<B::Stream>,
+    lifetime: Lifetime,
 }
 
 /// What the small lock guards. What a free touches comes first and, with the lock and the list's map,
@@ -177,11 +178,13 @@ impl<B: Backend> StreamCore<B> {
             pool,
             identity,
             stream: Some(stream),
+            lifetime: Lifetime::default(),
         }
     }
 
     /// The backend's stream.
     pub(crate) fn stream(&self) -> &B::Stream {
+        self.lifetime.touch();
         self.stream.as_ref().expect("a stream is there until its core is dropped")
     }
 
@@ -262,6 +265,7 @@ impl<B: Backend> StreamCore<B> {
     /// that the core cannot have been freed.
     #[inline]
     pub(crate) fn note_if_unused(&self, state: &StreamState<B>) {
+        self.lifetime.touch();
         if state.detours.has(Detours::ORPHAN) && state.is_unused() {
             self.pool.note_unused(self.id);
         }

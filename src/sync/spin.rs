@@ -19,6 +19,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Tries before a waiting thread gives its time slice away.
+#[cfg(not(loom))]
 const SPINS: u32 = 64;
 
 /// A spin lock that yields. The lock lies before its value, on the line of the value's first fields.
@@ -74,29 +75,23 @@ impl<T> SpinLock<T> {
 
     #[cold]
     fn lock_contended(&self) -> SpinGuard<'_, T> {
+        #[cfg(not(loom))]
         let mut spins = 0;
         loop {
-            // A plain load while it is locked: the line stays shared until the unlock.
+            // A plain load while it is locked: the line stays shared until the unlock. It decides
+            // nothing, and a model is spared it.
+            #[cfg(not(loom))]
             while self.locked.load(Ordering::Relaxed) {
                 spins += 1;
-                if spins < SPINS && cfg!(not(loom)) {
-                    std::hint::spin_loop();
-                } else {
-                    yield_now();
-                }
+                if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
             }
+            #[cfg(loom)]
+            loom::thread::yield_now();
             if let Some(guard) = self.try_lock() {
                 return guard;
             }
         }
     }
-}
-
-fn yield_now() {
-    #[cfg(not(loom))]
-    std::thread::yield_now();
-    #[cfg(loom)]
-    loom::thread::yield_now();
 }
 
 impl<T> Deref for SpinGuard<'_, T> {
@@ -149,6 +144,19 @@ impl<T> Drop for SpinGuard<'_, T> {
         // The access to the value ends before the unlock.
         self.value = None;
         self.lock.locked.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(loom)]
+impl<T> Drop for SpinLock<T> {
+    /// Whoever frees a lock has seen every unlock of it: loom checks that.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // SAFETY: `self` is borrowed mutably; loom checks that no access is concurrent.
+            let locked = unsafe { self.locked.unsync_load() };
+            assert!(!locked, "a lock is freed while it is locked");
+            self.value.with_mut(|_| ());
+        }
     }
 }
 

@@ -185,7 +185,8 @@ fn s7_a_lost_device_lets_its_streams_go() {
         let lab = setup.lab_on(device.clone(), |builder| builder).unwatched();
         let a = lab.stream();
         let x = lab.hold(&a, BLOCK);
-        device.inject(FaultPlan::new(Call::Record).kind(streampool::backend::ErrorKind::DeviceLost));
+        device
+            .inject(FaultPlan::new(Call::Record).kind(streampool::backend::ErrorKind::DeviceLost));
         assert!(a.mark().unwrap_err().is_device_lost());
         drop(x);
         drop((a, lab));

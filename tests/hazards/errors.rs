@@ -74,9 +74,8 @@ fn h55_a_steal_whose_wait_fails_during_anothers_ladder_makes_none_either() {
 /// first owner, and then read on whatever stream: the program itself races with nothing.
 fn h56_program(lab: &Lab, seed: u64) {
     let random = &mut Random(seed);
-    let mut streams: Vec<Stream> = (0..3)
-        .filter_map(|_| lab.pool.stream(lab.device.create_stream()).ok())
-        .collect();
+    let mut streams: Vec<Stream> =
+        (0..3).filter_map(|_| lab.pool.stream(lab.device.create_stream()).ok()).collect();
     let mut held: Vec<Held> = Vec::new();
     for _ in 0..140 {
         if streams.is_empty() {
@@ -218,8 +217,7 @@ fn h57_free_memory_on_other_streams_in_pieces_or_pending_is_served() {
         for reuse in [Reuse::Balanced, Reuse::Memory, Reuse::Speed] {
             for lazy in [false, true] {
                 let options = |builder: PoolBuilder<_>| builder.limit(8 * BLOCK).reuse(reuse);
-                let lab =
-                    if lazy { setup.lazy_lab_with(options) } else { setup.lab_with(options) };
+                let lab = if lazy { setup.lazy_lab_with(options) } else { setup.lab_with(options) };
                 let streams: [Stream; 4] = lab.streams();
                 let taker = lab.stream();
                 // On other streams, in small pieces, all pending.
@@ -416,7 +414,8 @@ fn h57_random_requests_that_fail_fail_again() {
 #[test]
 fn h58_a_sticky_error_comes_back_from_allocations_and_drops_are_silent() {
     in_both_kinds(|setup| {
-        for verb in [Call::Record, Call::Query, Call::Wait, Call::SynchronizeContext, Call::IsCapturing]
+        for verb in
+            [Call::Record, Call::Query, Call::Wait, Call::SynchronizeContext, Call::IsCapturing]
         {
             let lab = setup.lazy_lab_of(4 * BLOCK).unwatched();
             let [a, b] = lab.streams();

@@ -116,8 +116,10 @@ fn m5_the_account_holds_after_every_step() {
             assert_eq!(stats.peak_reserved, lab.device.memory_peak());
             lab.accounts_match();
         }
-        assert_eq!(lab.stats().calls.total(), lab.device.counts().driver_calls()
-            - lab.device.counts().stream_releases);
+        assert_eq!(
+            lab.stats().calls.total(),
+            lab.device.counts().driver_calls() - lab.device.counts().stream_releases
+        );
     });
 }
 
@@ -327,8 +329,10 @@ fn the_hook_is_called_with_no_lock_held_and_what_it_frees_is_served() {
         z.write(&b);
         let seen = seen.lock().unwrap().clone();
         assert_eq!(seen.len(), 1);
-        assert_eq!((seen[0].requested, seen[0].in_use, seen[0].reserved),
-            (BLOCK, 2 * BLOCK, 2 * BLOCK));
+        assert_eq!(
+            (seen[0].requested, seen[0].in_use, seen[0].reserved),
+            (BLOCK, 2 * BLOCK, 2 * BLOCK)
+        );
         drop(y);
         // The hook holds a handle of its own pool: a cycle, which this test takes apart.
         drop(z);

@@ -87,9 +87,8 @@ fn h63_the_largest_sizes_are_errors_and_never_wrap() {
 fn h63_a_limit_at_the_end_of_the_numbers_does_not_wrap() {
     in_both_kinds(|setup| {
         for limit in [u64::MAX, u64::MAX - 255, 1 << 63] {
-            let lab = setup.lab_with(|builder| {
-                builder.limit(limit).floor(u64::MAX).soft_target(u64::MAX)
-            });
+            let lab = setup
+                .lab_with(|builder| builder.limit(limit).floor(u64::MAX).soft_target(u64::MAX));
             let a = lab.stream();
             lab.hold(&a, MIB).write(&a);
             assert!(a.alloc(1 << 40).unwrap_err().is_out_of_memory());

@@ -28,7 +28,11 @@ fn h40_a_new_stream_with_an_old_handle_waits_for_the_old_ones_work() {
             let b = lab.stream();
             assert_eq!(b.raw().handle(), handle, "the handle is not the old one: nothing shown");
             let (y, calls) = lab.calls_of(|| lab.hold(&b, BLOCK));
-            assert_eq!((calls.stream_waits, calls.event_records), (1, 0), "its last epoch is closed");
+            assert_eq!(
+                (calls.stream_waits, calls.event_records),
+                (1, 0),
+                "its last epoch is closed"
+            );
             y.write(&b);
         }
     });
@@ -270,7 +274,8 @@ fn h44_a_stream_of_another_device_or_machine_is_refused() {
     in_both_kinds(|setup| {
         let [zero, one]: [SimDevice; 2] = SimDevice::several(1, 2).try_into().unwrap();
         let lab = setup.lab_on(zero, |builder| builder);
-        for stream in [one.create_stream(), one.legacy_stream(), SimDevice::new(1).create_stream()] {
+        for stream in [one.create_stream(), one.legacy_stream(), SimDevice::new(1).create_stream()]
+        {
             let error = lab.pool.stream(stream).unwrap_err();
             assert!(error.is_wrong_stream() && error.to_string().contains("context"), "{error}");
         }

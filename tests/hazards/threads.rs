@@ -102,8 +102,8 @@ fn h21_a_block_whose_event_is_being_recorded_is_not_taken_as_ordered() {
     in_both_kinds(|setup| {
         for point in POINTS {
             for late_waits in [true, false] {
-                let lab = setup
-                    .lazy_lab_with(|builder| builder.limit(2 * BLOCK).late_waits(late_waits));
+                let lab =
+                    setup.lazy_lab_with(|builder| builder.limit(2 * BLOCK).late_waits(late_waits));
                 let [a, b, c] = lab.streams();
                 let x = lab.hold(&a, BLOCK);
                 let _other = lab.hold(&a, BLOCK);
@@ -403,7 +403,10 @@ fn h27_hits_of_many_threads_share_nothing_but_their_streams() {
         let after = lab.stats();
         let pairs = THREADS as u64 * PAIRS;
         assert_eq!((after.hits - before.hits, after.misses, after.live), (pairs, before.misses, 0));
-        assert_eq!((calls.event_records, calls.driver_calls()), (1, after.calls.total() - before.calls.total()));
+        assert_eq!(
+            (calls.event_records, calls.driver_calls()),
+            (1, after.calls.total() - before.calls.total())
+        );
         assert!(calls.driver_calls() < 8, "{calls:?}");
         assert_eq!(after.reserved, before.reserved);
     });

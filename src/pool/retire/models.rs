@@ -1,0 +1,226 @@
+//! Models of streams that leave while others need them.
+
+use crate::models::{BLOCK, World, free, no_hazards, write};
+use crate::order::Moment;
+use crate::pool::models::{drain, hand_out, miss};
+use crate::pool::registry;
+use crate::sync::model::{Reached, check, spawn};
+use crate::sync::{Arc, CallPoint};
+
+/// A stream is retired by hand while another thread closes an epoch on it, to ask and to wait: either
+/// the call is counted first and the retirement refused, or it is too late and finds the last event.
+/// The block is ordered for who takes it then.
+#[test]
+fn retirement_against_close_epoch() {
+    let (left, stayed) = (Reached::default(), Reached::default());
+    let (leaves, stays) = (left.clone(), stayed.clone());
+    check("retirement against close_epoch", move || {
+        let world = World::new(1);
+        let (a, b) = (world.stream(), world.stream());
+        free(&world.device, world.used_block(&a));
+        let id = a.core.id();
+        drain(&world.core(), &a);
+        let closing = {
+            let core = world.core();
+            spawn(move || {
+                let Some(pin) = core.pin(id) else { return false };
+                core.close_epoch(&pin.core, Moment::Probe).map(drop).expect("nothing fails");
+                true
+            })
+        };
+        let core = world.core();
+        let retired = core.retire_by_hand(a).map_err(|(stream, error)| {
+            assert!(error.is_in_use(), "{error}");
+            stream
+        });
+        let pinned = closing.join();
+        assert!(pinned || retired.is_ok(), "nothing kept the stream from leaving");
+        leaves.mark(retired.is_ok());
+        stays.mark(retired.is_err());
+        let block = core.steal(&mut miss(&b), Moment::Probe).expect("the block is in the heap");
+        let block = hand_out(&world.device, &core, &b, block);
+        drop(core);
+        no_hazards(&world.device);
+        free(&world.device, block);
+        world.end(retired.err().into_iter().chain([b]));
+    });
+    left.assert("the stream leaves");
+    stayed.assert("the retirement is refused");
+}
+
+/// A stream is retired while a scope that has noted it ends: what it was used for has not finished, and
+/// is never taken for finished.
+#[test]
+fn retirement_against_the_end_of_a_scope() {
+    check("retirement against a scope's end", || {
+        let world = World::new(1);
+        let (a, b) = (world.stream(), world.stream());
+        free(&world.device, world.used_block(&a));
+        let id = a.core.id();
+        drain(&world.core(), &a);
+        let ending = {
+            let core = world.core();
+            spawn(move || core.settle_noted(id))
+        };
+        let core = world.core();
+        let retired = core.retire_by_hand(a).map_err(|(stream, _)| stream);
+        assert!(!ending.join(), "work that is under way counts as finished");
+        assert!(core.take_covered(&miss(&b)).is_none(), "a block that is in use counts as clean");
+        drop(core);
+        no_hazards(&world.device);
+        world.end(retired.err().into_iter().chain([b]));
+    });
+}
+
+/// A stream is retired while another thread synchronizes the device: after that, all that was freed
+/// before is clean, on the leaving stream too.
+#[test]
+fn retirement_against_a_synchronize() {
+    check("retirement against a synchronize", || {
+        let world = World::new(1);
+        let (a, b) = (world.stream(), world.stream());
+        free(&world.device, world.used_block(&a));
+        drain(&world.core(), &a);
+        // The count of an `Arc` orders the last drop after the others; loom, which does not see it,
+        // would miss that order.
+        let leaving = Arc::clone(&a.core);
+        let retiring = {
+            let core = world.core();
+            spawn(move || core.retire_by_hand(a).map_err(|(_, error)| error).expect("no other use"))
+        };
+        let core = world.core();
+        core.quiesce_streams().expect("nothing fails");
+        let block = core.take_covered(&miss(&b)).expect("all that was freed is clean");
+        let block = hand_out(&world.device, &core, &b, block);
+        drop(core);
+        retiring.join();
+        drop(leaving);
+        no_hazards(&world.device);
+        free(&world.device, block);
+        world.end([b]);
+    });
+}
+
+/// R12: the last buffer of a stream without a handle is dropped while another thread retires what is
+/// unused. Whoever frees the stream's core comes after the drop's last touch.
+#[test]
+fn the_last_drop_against_retirement() {
+    let (freed, early) = (Reached::default(), Reached::default());
+    let (frees, too_early) = (freed.clone(), early.clone());
+    check("the last drop against retirement", move || {
+        let world = World::new(1);
+        let a = world.stream();
+        let block = world.used_block(&a);
+        drop(a);
+        let freeing = {
+            let device = world.device.clone();
+            spawn(move || free(&device, block))
+        };
+        world.core().tend();
+        let gone = world.core().streams().is_empty();
+        frees.mark(gone);
+        too_early.mark(!gone);
+        freeing.join();
+        world.end([]);
+    });
+    freed.assert("the drop is followed by the retirement");
+    early.assert("the retirement finds nothing yet");
+}
+
+/// The same for a buffer that a second stream uses, whose last use this is as well.
+#[test]
+fn the_last_drop_of_a_shared_buffer_against_retirement() {
+    let both = Reached::default();
+    let reached = both.clone();
+    check("the last drop of a shared buffer", move || {
+        let world = World::new(1);
+        let (a, c) = (world.stream(), world.stream());
+        let block = world.used_block(&a);
+        block.use_on(&c).expect("nothing fails");
+        drop((a, c));
+        let freeing = {
+            let device = world.device.clone();
+            spawn(move || free(&device, block))
+        };
+        world.core().tend();
+        reached.mark(world.core().streams().is_empty());
+        freeing.join();
+        world.end([]);
+    });
+    both.assert("both streams have left by then");
+}
+
+/// A registration meets the mark of a retirement by hand: it gets the stream, which then stays, or a
+/// new timeline; never one that is leaving.
+#[test]
+fn registration_against_retirement() {
+    let (same, fresh) = (Reached::default(), Reached::default());
+    let (kept, new) = (same.clone(), fresh.clone());
+    check("registration against retirement", move || {
+        let world = World::new(2);
+        let raw = world.device.create_stream();
+        let a = world.register(&raw);
+        free(&world.device, world.used_block(&a));
+        let id = a.core.id();
+        let registering = {
+            let (pool, raw) = (world.pool.clone(), raw.clone());
+            let identity = a.core.identity;
+            spawn(move || {
+                let (stream, unneeded) = registry::register(&pool, raw, identity, false);
+                drop(unneeded);
+                assert!(stream.core.pin(), "a leaving stream is registered");
+                stream.core.unpin();
+                stream
+            })
+        };
+        let retired = world.core().retire_by_hand(a).map_err(|(stream, _)| stream);
+        let stream = registering.join();
+        kept.mark(stream.core.id() == id);
+        new.mark(stream.core.id() != id);
+        assert_eq!(retired.is_ok(), stream.core.id() != id, "the stream has left, or has a handle");
+        let block = stream.alloc(BLOCK).expect("the stream is as good as any");
+        write(&world.device, &stream, &block);
+        no_hazards(&world.device);
+        free(&world.device, block);
+        drop(raw);
+        world.end(retired.err().into_iter().chain([stream]));
+    });
+    same.assert("the registration finds the stream");
+    fresh.assert("the registration makes a new timeline");
+}
+
+/// The same where the last handle's drop has left the retirement to whoever comes.
+#[test]
+fn registration_against_the_last_handle() {
+    let (same, fresh) = (Reached::default(), Reached::default());
+    let (kept, new) = (same.clone(), fresh.clone());
+    check("registration against the last handle", move || {
+        let world = World::new(2);
+        let raw = world.device.create_stream();
+        let a = world.register(&raw);
+        let (id, identity) = (a.core.id(), a.core.identity);
+        // Stands for the count of the handle's `Arc`, which loom does not see.
+        let count = Arc::new(CallPoint::default());
+        let leaving = {
+            let (core, count) = (world.core(), Arc::clone(&count));
+            spawn(move || {
+                count.reach();
+                drop(a);
+                core.retire_unused();
+            })
+        };
+        count.reach();
+        let (stream, unneeded) = registry::register(&world.pool, raw, identity, false);
+        drop(unneeded);
+        assert!(stream.core.pin(), "a leaving stream is registered");
+        stream.core.unpin();
+        leaving.join();
+        kept.mark(stream.core.id() == id);
+        new.mark(stream.core.id() != id);
+        let block = world.used_block(&stream);
+        free(&world.device, block);
+        world.end([stream]);
+    });
+    same.assert("the registration finds the stream");
+    fresh.assert("the registration makes a new timeline");
+}
