@@ -79,13 +79,14 @@ fn stretches(
     costs
 }
 
-/// From the second stretch on nothing grows.
+/// From the second stretch on nothing grows; on the host by no more than what the simulated device
+/// itself keeps for each stream that was ever created, given in bytes.
 #[track_caller]
-fn assert_flat(costs: &[Cost]) {
+fn assert_flat(costs: &[Cost], devices_own: i64) {
     let first = costs[1];
     for cost in &costs[2..] {
         let grown = cost.host - first.host;
-        assert!(grown < 64 << 10, "{grown} bytes of the host's more: {costs:#?}");
+        assert!(grown < (64 << 10) + devices_own, "{grown} bytes of the host's more: {costs:#?}");
         assert!(cost.calls <= first.calls + first.calls / 8 + 100, "more calls: {costs:#?}");
         assert!(cost.reserved <= first.reserved + first.reserved / 8, "more memory: {costs:#?}");
         assert!(cost.events <= first.events + 8, "more events: {costs:#?}");
@@ -114,7 +115,7 @@ fn h66_a_million_distinct_sizes_leave_the_bookkeeping_flat() {
                 window.pop_front();
             }
         });
-        assert_flat(&costs);
+        assert_flat(&costs, 0);
         assert!(pool.stats().reserved <= 96 * MIB, "{:?}", pool.stats());
     });
 }
@@ -140,7 +141,7 @@ fn h66_a_million_steals_leave_the_bookkeeping_flat() {
                 device.advance(4000);
             }
         });
-        assert_flat(&costs);
+        assert_flat(&costs, 0);
         let stats = pool.stats();
         assert!(stats.late_steals > 100_000, "{stats:?}");
         assert!(stats.late_steals + stats.asked + stats.covered + stats.gathered > 900_000);
@@ -154,7 +155,8 @@ fn h42_twenty_thousand_streams_of_two_pools_leave_the_bookkeeping_flat() {
         let pool = StreamPool::builder(device.clone()).growth(growth).build().unwrap();
         let other = StreamPool::builder(device.clone()).growth(growth).build().unwrap();
         let home = other.stream(device.create_stream()).unwrap();
-        let costs = stretches(&device, &pool, 20_000, |n| {
+        const STREAMS: u64 = 20_000;
+        let costs = stretches(&device, &pool, STREAMS, |n| {
             let stream = pool.stream(device.create_stream()).unwrap();
             let x = stream.alloc(1 << 20).unwrap();
             device.launch(stream.raw(), Kernel::new().taking(100)).unwrap();
@@ -166,7 +168,8 @@ fn h42_twenty_thousand_streams_of_two_pools_leave_the_bookkeeping_flat() {
             drop(x);
             device.advance(1000);
         });
-        assert_flat(&costs);
+        // Two vectors with an entry each, which double.
+        assert_flat(&costs, 48 * STREAMS as i64);
         assert!(pool.stats().streams <= 2, "{:?}", pool.stats());
     });
 }

@@ -392,10 +392,6 @@ impl<B: Backend> PoolCore<B> {
     /// Stamps of this pool's blocks may name a stream of another pool from now on.
     fn know_foreign(&self, other: &StreamCore<B>) {
         let core = other.pool.registry.lock().get(other.id).map(Arc::downgrade);
-        let mut central = self.central.lock();
-        central.timelines.insert(Arc::clone(&other.timeline));
-        if let Some(core) = core {
-            central.foreign.insert(other.id, core);
-        }
+        self.central.lock().know_foreign(Arc::clone(&other.timeline), core);
     }
 }
