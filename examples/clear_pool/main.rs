@@ -30,13 +30,15 @@ fn run(options: Option<Options>) -> Outcome<()> {
         return Ok(());
     };
     match options.backend {
-        BackendName::Sim => run_on(&options, Sim::new),
+        BackendName::Sim => run_on(&options, |purpose| Ok(Sim::new(purpose))),
+        #[cfg(feature = "cuda")]
+        BackendName::Cuda => run_on(&options, |_| common::cuda::Cuda::open()),
     }
 }
 
 /// Runs the program on devices of one kind. `device` makes a device for one mode, so that counts and
 /// hazards are told apart.
-fn run_on<D: Device>(options: &Options, device: impl Fn(Purpose) -> D) -> Outcome<()> {
+fn run_on<D: Device>(options: &Options, device: impl Fn(Purpose) -> Outcome<D>) -> Outcome<()> {
     if options.unsafe_demo {
         let shown = demo::show(options, device)?;
         print!("{shown}");

@@ -34,7 +34,7 @@ struct Run<D: Device> {
 /// the processor's caches when a clear begins.
 pub(crate) fn measure<D: Device>(
     options: &Options,
-    device: impl Fn(Purpose) -> D,
+    device: impl Fn(Purpose) -> Outcome<D>,
 ) -> Outcome<Vec<Measured>> {
     let checked = run(options, || device(Purpose::Check))?;
     let timed = run(options, || device(Purpose::Time))?;
@@ -42,10 +42,10 @@ pub(crate) fn measure<D: Device>(
 }
 
 /// The modes take turns layer by layer, so that what disturbs the host disturbs them all alike.
-fn run<D: Device>(options: &Options, device: impl Fn() -> D) -> Outcome<Vec<Run<D>>> {
+fn run<D: Device>(options: &Options, device: impl Fn() -> Outcome<D>) -> Outcome<Vec<Run<D>>> {
     let mut runs = Vec::new();
     for mode in Mode::ALL {
-        let program = Program::new(device(), mode, options.streams, BUFFER_BYTES)?;
+        let program = Program::new(device()?, mode, options.streams, BUFFER_BYTES)?;
         runs.push(Run { program, calls: Counts::default(), clears_ns: Vec::new() });
     }
     for layer in 0..options.layers {

@@ -34,6 +34,8 @@ fn run(options: Option<Options>) -> Outcome<()> {
     for trace in &traces {
         let replayed = match options.backend {
             BackendName::Sim => replay(&options, trace, &Sim::new(options.purpose()))?,
+            #[cfg(feature = "cuda")]
+            BackendName::Cuda => replay(&options, trace, &common::cuda::Cuda::open()?)?,
         };
         if options.json {
             println!("{}", report::json(&options, &replayed));

@@ -25,7 +25,8 @@ Usage: cargo run --release --example replay -- [OPTIONS] FILE...
                        [default: balanced]
       --growth KIND    virtual (mapped granules) or segments [default: virtual]
       --limit BYTES    the most that the pool takes from the device, as 80M or 8G [default: none]
-      --backend NAME   the device: sim, a simulated one [default: sim]
+      --backend NAME   the device: sim, a simulated one, or cuda, a GPU (when built with
+                       `--features cuda`) [default: sim]
       --json           one JSON object a line for each trace. Memory and driver calls are those of the
                        cold pass, hazards those of both
   -h, --help           this text
