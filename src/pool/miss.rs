@@ -73,10 +73,27 @@ impl Reuse {
                 StealLate,
                 Grow(Mark::Limit),
             ],
-            Reuse::Memory => &[Covered, Ask, Gather, StealEarly, StealLate, Grow(Mark::Limit)],
-            Reuse::Speed => {
-                &[Covered, Ask, Grow(Mark::Floor), Gather, Grow(Mark::Limit), StealEarly, StealLate]
-            }
+            Reuse::Memory => &[
+                Covered,
+                Ask,
+                Gather,
+                StealEarly,
+                StealLate,
+                Grow(Mark::SoftTarget),
+                Grow(Mark::Limit),
+            ],
+            Reuse::Speed => &[
+                Covered,
+                Ask,
+                Grow(Mark::Floor),
+                Gather,
+                // Not for the target, but because there unused memory is exchanged, which waits for
+                // nothing.
+                Grow(Mark::SoftTarget),
+                Grow(Mark::Limit),
+                StealEarly,
+                StealLate,
+            ],
         }
     }
 }
