@@ -2,7 +2,7 @@
 
 use crate::models::{BLOCK, World, free, no_hazards, write};
 use crate::order::Moment;
-use crate::pool::models::{drain, hand_out, miss};
+use crate::pool::models::{drain, hand_out, hit, miss};
 use crate::pool::registry;
 use crate::sync::model::{Reached, check, spawn};
 use crate::sync::{Arc, CallPoint};
@@ -23,18 +23,23 @@ fn retirement_against_close_epoch() {
         let closing = {
             let core = world.core();
             spawn(move || {
-                let Some(pin) = core.pin(id) else { return false };
-                core.close_epoch(&pin.core, Moment::Probe).map(drop).expect("nothing fails");
-                true
+                let pin = core.pin(id)?;
+                let closed = core.close_epoch(&pin.core, Moment::Probe).expect("nothing fails");
+                Some(closed.epoch)
             })
         };
         let core = world.core();
+        let timeline = Arc::clone(&a.core.timeline);
         let retired = core.retire_by_hand(a).map_err(|(stream, error)| {
             assert!(error.is_in_use(), "{error}");
             stream
         });
-        let pinned = closing.join();
-        assert!(pinned || retired.is_ok(), "nothing kept the stream from leaving");
+        let closed = closing.join();
+        assert!(closed.is_some() || retired.is_ok(), "nothing kept the stream from leaving");
+        if let (Some(epoch), Some(last)) = (closed, timeline.last()) {
+            assert!(epoch < last, "an epoch is closed on a stream that has left");
+        }
+        drop(timeline);
         leaves.mark(retired.is_ok());
         stays.mark(retired.is_err());
         let block = core.steal(&mut miss(&b), Moment::Probe).expect("the block is in the heap");
@@ -102,15 +107,24 @@ fn retirement_against_a_synchronize() {
 }
 
 /// R12: the last buffer of a stream without a handle is dropped while another thread retires what is
-/// unused. Whoever frees the stream's core comes after the drop's last touch.
+/// unused. Whoever frees the stream's core comes after the drop's last touch, also where an older note
+/// leads there before the drop has left its own.
 #[test]
 fn the_last_drop_against_retirement() {
     let (freed, early) = (Reached::default(), Reached::default());
     let (frees, too_early) = (freed.clone(), early.clone());
     check("the last drop against retirement", move || {
         let world = World::new(1);
-        let a = world.stream();
-        let block = world.used_block(&a);
+        let raw = world.device.create_stream();
+        let a = world.register(&raw);
+        let identity = a.core.identity;
+        free(&world.device, world.used_block(&a));
+        // The note of this is still there when the stream is in use again.
+        drop(a);
+        let (a, unneeded) = registry::register(&world.pool, raw, identity, false);
+        drop(unneeded);
+        let block = hit(&a).expect("it is on the list");
+        write(&world.device, &a, &block);
         drop(a);
         let freeing = {
             let device = world.device.clone();
@@ -125,6 +139,29 @@ fn the_last_drop_against_retirement() {
     });
     freed.assert("the drop is followed by the retirement");
     early.assert("the retirement finds nothing yet");
+}
+
+/// R12: the same where a handle retires the stream by hand, and the drop takes the short way.
+#[test]
+fn the_last_drop_against_retirement_by_hand() {
+    let (left, stayed) = (Reached::default(), Reached::default());
+    let (leaves, stays) = (left.clone(), stayed.clone());
+    check("the last drop against retirement by hand", move || {
+        let world = World::new(1);
+        let a = world.stream();
+        let block = world.used_block(&a);
+        let freeing = {
+            let device = world.device.clone();
+            spawn(move || free(&device, block))
+        };
+        let retired = world.core().retire_by_hand(a).map_err(|(stream, _)| stream);
+        leaves.mark(retired.is_ok());
+        stays.mark(retired.is_err());
+        freeing.join();
+        world.end(retired.err());
+    });
+    left.assert("the stream leaves");
+    stayed.assert("the retirement is refused");
 }
 
 /// The same for a buffer that a second stream uses, whose last use this is as well.
