@@ -1,19 +1,18 @@
 //! Models of a timeline: who publishes, completes and looks at the same time.
 
 use super::{Closed, Epoch, Moment, Timeline, completions};
-use crate::sync::host::{AtomicBool, Ordering};
 use crate::sync::model::{Plain, Reached, Thread, check, spawn};
-use crate::sync::{Arc, CallPoint};
+use crate::sync::{Arc, AtomicUsize, CallPoint, Ordering};
 
-/// An event of the models: it is recycled when its last pin goes.
+/// An event of the models, which counts how often it is recycled: when its last pin goes.
 #[derive(Debug, Default)]
 struct Event {
-    recycled: Arc<AtomicBool>,
+    recycled: Arc<AtomicUsize>,
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
-        self.recycled.store(true, Ordering::Relaxed);
+        self.recycled.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -115,7 +114,7 @@ fn a_late_publication_is_let_go() {
         publishing.join();
         assert!(timeline.oldest().is_none(), "a completed epoch is still published");
         for recycled in recycled {
-            assert!(recycled.load(Ordering::Relaxed), "an event is lost");
+            assert_eq!(recycled.load(Ordering::Relaxed), 1, "an event is lost");
         }
     });
 }
@@ -164,11 +163,12 @@ fn an_event_is_pinned_from_look_up_to_use() {
         if let Some(own) = timeline.cover(epoch(1)) {
             driver.reach();
             reached.mark(timeline.completed() >= epoch(1));
-            assert!(!recycled.load(Ordering::Relaxed), "the event is recycled before its use");
+            let recycled = recycled.load(Ordering::Relaxed);
+            assert_eq!(recycled, 0, "the event is recycled before its use");
             drop(own);
         }
         completing.join();
-        assert!(recycled.load(Ordering::Relaxed), "the event is lost");
+        assert_eq!(recycled.load(Ordering::Relaxed), 1, "the event is lost");
     });
     overtaken.assert("the epoch completes between look-up and use");
 }

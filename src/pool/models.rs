@@ -40,8 +40,8 @@ pub(super) fn drain(core: &Core, stream: &Stream) {
 /// The block is ordered when it is handed out, and handed out once.
 #[test]
 fn free_against_steal() {
-    let (stolen, hit) = (Reached::default(), Reached::default());
-    let (steals, hits) = (stolen.clone(), hit.clone());
+    let (stolen, kept) = (Reached::default(), Reached::default());
+    let (steals, hits) = (stolen.clone(), kept.clone());
     check("free against steal", move || {
         let world = World::new(2);
         let (a, b) = (world.stream(), world.stream());
@@ -67,7 +67,7 @@ fn free_against_steal() {
         world.end([a, b]);
     });
     stolen.assert("the block is stolen");
-    hit.assert("the block is taken from its list");
+    kept.assert("the block is taken from its list");
 }
 
 /// H23: two streams' threads want one clean block.
