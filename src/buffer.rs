@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::heap::BlockId;
-use crate::heap::size_class::Rounded;
+use crate::heap::size_class::{self, BINS, GRAIN, Grains, Rounded};
 use crate::order::{FreePoint, Stamps};
 use crate::pool_stream::PoolStream;
 use crate::pool_stream::core::{Detours, StreamCore};
@@ -37,16 +37,29 @@ use crate::sync::{Arc, host};
 pub struct Buffer<B: Backend> {
     pub(crate) home: Home<B>,
     pub(crate) address: u64,
-    /// The block's size.
-    pub(crate) bytes: u64,
-    /// What the caller asked for.
-    len: u64,
     /// The heap's name for the block; none for a buffer of zero bytes.
     pub(crate) block: BlockId,
-    pub(crate) bin: u8,
-    /// Whether home's lock guards a set of other streams for this block.
-    shared: host::AtomicBool,
+    /// The block's size, meaningless without a block.
+    size: Grains,
+    /// How many bytes of the block were not asked for: less than an eighth of 1 MiB, by the rounding.
+    slack: u32,
+    /// The bin of home's list that the block goes back to, or [`DETOUR`].
+    route: host::AtomicU8,
+    /// Who but home may use the block: bits, none of them in the usual case.
+    others: host::AtomicU8,
 }
+
+/// The route of a buffer that has no block, or that others may have used: not by the list.
+const DETOUR: u8 = u8::MAX;
+
+const _: () = assert!(BINS <= DETOUR as usize, "no bin has the number of the detour");
+
+/// Home's lock guards a set of streams for the block.
+pub(crate) const NAMED: u8 = 1;
+/// A stream that is not registered may have read it, with no synchronize since.
+pub(crate) const STRANGER_READ: u8 = 2;
+/// The same for a write.
+pub(crate) const STRANGER_WROTE: u8 = 4;
 
 impl<B: Backend> Buffer<B> {
     /// A buffer of `len` bytes, which home counts already.
@@ -58,40 +71,64 @@ impl<B: Backend> Buffer<B> {
         size: Rounded,
         len: u64,
     ) -> Self {
-        let shared = host::AtomicBool::new(false);
-        Buffer { home, address, bytes: size.bytes, len, block, bin: size.bin, shared }
+        let slack = (size.bytes - len) as u32;
+        let (size, route) = (Grains::of(size.bytes), host::AtomicU8::new(size.bin));
+        let others = host::AtomicU8::new(0);
+        Buffer { home, address, block, size, slack, route, others }
     }
 
-    pub(crate) fn size(&self) -> Rounded {
-        Rounded { bytes: self.bytes, bin: self.bin }
+    /// A buffer of no bytes, which home counts already.
+    pub(crate) fn empty(home: Home<B>) -> Self {
+        let route = host::AtomicU8::new(DETOUR);
+        let size = Grains::of(GRAIN);
+        let others = host::AtomicU8::new(0);
+        Buffer { home, address: 0, block: BlockId::NONE, size, slack: 0, route, others }
+    }
+
+    /// The size of the block, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        if self.block.is_none() { 0 } else { self.size.bytes() }
+    }
+
+    /// What the block's size rounds to: itself, with its bin.
+    pub(crate) fn rounded(&self) -> Rounded {
+        size_class::round(self.size.bytes()).expect("a block is no larger than the largest request")
     }
 
     #[inline]
-    fn is_shared(&self) -> bool {
-        // Relaxed: it is set through a reference, and asked by the drop, which comes after all of them.
-        self.shared.load(host::Ordering::Relaxed)
+    pub(crate) fn has_others(&self, which: u8) -> bool {
+        // Relaxed: they are set through a reference, and asked by the drop, which comes after all of
+        // them.
+        self.others.load(host::Ordering::Relaxed) & which != 0
     }
 
-    /// Notes that home's lock guards a set for this block now.
-    pub(crate) fn share(&self) {
-        self.shared.store(true, host::Ordering::Relaxed);
+    /// Notes that others may use the block now: it does not go back by the list.
+    pub(crate) fn add_others(&self, which: u8) {
+        self.others.fetch_or(which, host::Ordering::Relaxed);
+        self.route.store(DETOUR, host::Ordering::Relaxed);
+    }
+
+    /// Notes that what others did has been waited for.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn remove_others(&self, which: u8) {
+        self.others.fetch_and(!which, host::Ordering::Relaxed);
     }
 
     /// What was asked for, in bytes.
     pub fn len(&self) -> usize {
         // It came from a `usize`.
-        self.len as usize
+        (self.bytes() - u64::from(self.slack)) as usize
     }
 
     /// Whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.block.is_none()
     }
 
     /// The size of the block behind the buffer, in bytes: at least [`len`](Self::len). All of it may be
     /// used.
     pub fn capacity(&self) -> usize {
-        self.bytes as usize
+        self.bytes() as usize
     }
 
     /// The address of the first byte on the device, 0 for a buffer of zero bytes.
@@ -161,69 +198,84 @@ impl<B: Backend> fmt::Debug for Buffer<B> {
 }
 
 impl<B: Backend> Drop for Buffer<B> {
-    /// Frees the block on its home stream. The usual case is a push on the stream's list.
+    /// Frees the block on its home stream: in the usual case, a push on the stream's list.
     #[inline]
     fn drop(&mut self) {
         if quiescent::any_open() {
             self.note_in_scope();
         }
-        // SAFETY: the buffer is counted in home's `live`, which is lowered below under home's lock;
-        // after that only the guard's unlock touches home.
-        let home = unsafe { self.home.counted() };
-        let mut state = home.state.lock();
-        if !state.detours.none() || self.is_shared() || self.block.is_none() {
-            drop(state);
-            return self.free_by_detour();
+        let route = *self.route.get_mut();
+        if route != DETOUR {
+            // SAFETY: the buffer is counted in home's `live`, which is lowered below under home's lock;
+            // after that only the guard's unlock touches home.
+            let home = unsafe { self.home.counted() };
+            if let Some(mut state) = home.state.try_lock()
+                && state.detours.none()
+            {
+                state.give(self.size.bytes());
+                state.put(route, self.block, self.address, self.size);
+                return;
+            }
         }
-        state.give(self.bytes);
-        state.put(self.bin, self.block, self.address, self.bytes);
+        self.free_by_detour();
     }
 }
 
 impl<B: Backend> Buffer<B> {
-    /// Notes the free in the scopes that are open on this thread.
-    fn note_in_scope(&self) {
-        if self.block.is_none() {
-            return;
-        }
+    /// Notes the free in the scopes that are open on this thread. Not inlined: the ordinary free is
+    /// shorter without it.
+    #[inline(never)]
+    fn note_in_scope(&mut self) {
         let home = &*self.home;
-        let mut others = Vec::new();
-        if self.is_shared() {
-            let state = home.state.lock();
-            let set = state.sets.get(&self.address);
-            others.extend(set.into_iter().flatten().map(|other| other.id()));
+        if *self.route.get_mut() != DETOUR {
+            quiescent::note(home.pool_id, self.size.bytes(), home.id, &[]);
+        } else if !self.block.is_none() {
+            let mut others = Vec::new();
+            if self.has_others(NAMED) {
+                let state = home.state.lock();
+                let set = state.sets.get(&self.address);
+                others.extend(set.into_iter().flatten().map(|other| other.id));
+            }
+            if self.has_others(STRANGER_READ | STRANGER_WROTE) {
+                others.push(home.pool.stranger_point().timeline);
+            }
+            quiescent::note(home.pool_id, self.size.bytes(), home.id, &others);
         }
-        quiescent::note(home.pool.id, self.bytes, home.id(), &others);
     }
 
-    /// The long way: a block with other streams' free points, a shut list, an orphaned stream, a stream
-    /// whose frees close epochs, a buffer of no bytes.
+    /// The long way, whatever the reason: a lock that another thread holds, a block with others' free
+    /// points, a shut list, an orphaned stream, a stream whose frees close epochs, a buffer of no
+    /// bytes.
     #[cold]
+    #[inline(never)]
     fn free_by_detour(&mut self) {
         // SAFETY: as in `drop`; the count is lowered in the last locked section below.
         let home = unsafe { self.home.counted() };
         let has_block = !self.block.is_none();
-        let mut stamps = match self.is_shared() {
+        let mut stamps = match self.has_others(NAMED) {
             true => collect_free_points(home, self.address),
             false => Stamps::Clean,
         };
+        if self.has_others(STRANGER_READ | STRANGER_WROTE) {
+            stamps.add(home.pool.stranger_point());
+        }
         let mut state = home.state.lock();
         let to_heap = !stamps.is_clean()
             || state.detours.has(Detours::SHUT)
             || state.detours.has(Detours::RETIRED);
         if has_block && to_heap {
-            stamps.add(FreePoint { timeline: home.id(), epoch: state.open });
+            stamps.add(FreePoint { timeline: home.id, epoch: state.open });
             drop(state);
             home.pool.free_to_heap(self.block, stamps);
             state = home.state.lock();
-            state.forgo(self.bin);
+            state.forgo(self.rounded().bin);
         } else if has_block {
-            state.put(self.bin, self.block, self.address, self.bytes);
+            state.put(self.rounded().bin, self.block, self.address, self.size);
         }
-        state.give(self.bytes);
+        state.give(self.bytes());
         let closes = has_block
             && state.detours.has(Detours::RECORD_ON_FREE)
-            && !quiescent::is_open(home.pool.id);
+            && !quiescent::is_open(home.pool_id);
         if !closes {
             home.note_if_unused(&state);
             return;
@@ -246,7 +298,7 @@ fn collect_free_points<B: Backend>(home: &StreamCore<B>, address: u64) -> Stamps
         // SAFETY: the set's entry is counted in the other stream's `named` until the section below.
         let other: &StreamCore<B> = unsafe { Home::counted(other) };
         let mut state = other.state.lock();
-        stamps.add(FreePoint { timeline: other.id(), epoch: state.open });
+        stamps.add(FreePoint { timeline: other.id, epoch: state.open });
         state.named -= 1;
         other.note_if_unused(&state);
     }

@@ -5,6 +5,8 @@ mod buffer;
 #[cfg(feature = "check")]
 pub mod check;
 mod config;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod error;
 mod heap;
 #[cfg(all(test, loom))]
@@ -17,8 +19,6 @@ mod stats;
 mod sync;
 
 pub use backend::Backend;
-#[cfg(feature = "cuda")]
-pub use backend::cuda;
 #[cfg(feature = "sim")]
 pub use backend::sim;
 pub use buffer::Buffer;

@@ -6,6 +6,7 @@
 mod central;
 mod driver;
 mod end;
+mod foreign;
 mod grow;
 mod ladder;
 mod miss;
@@ -15,6 +16,8 @@ mod ordering;
 mod registry;
 mod retire;
 mod steal;
+#[cfg(feature = "cuda")]
+mod uses;
 
 use std::fmt;
 
@@ -23,8 +26,7 @@ use crate::buffer::Buffer;
 use crate::config::{Config, Limit, PoolBuilder};
 use crate::error::{Error, Reason};
 use crate::heap::BlockId;
-use crate::heap::size_class::Rounded;
-use crate::order::{Stamps, TimelineId};
+use crate::order::{FreePoint, Stamps, TimelineId};
 use crate::pool_stream::PoolStream;
 use crate::pool_stream::core::{Detours, StreamCore};
 use crate::pool_stream::home::Home;
@@ -36,6 +38,8 @@ pub use driver::DriverCalls;
 pub(crate) use driver::{Driver, PooledEvent};
 pub(crate) use miss::Step;
 use registry::Registry;
+#[cfg(feature = "cuda")]
+pub(crate) use uses::{Access, User};
 
 /// Tells pools apart; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,6 +85,9 @@ pub(crate) struct PoolCore<B: Backend> {
     limit: Option<u64>,
     /// Other pools whose devices have access to this pool's memory.
     peers: Vec<Arc<Driver<B>>>,
+    /// The same pools, to find streams among their registrations.
+    #[cfg(feature = "cuda")]
+    peer_pools: Vec<Weak<PoolCore<B>>>,
     handle: Mutex<Weak<PoolHandle<B>>>,
     registry: Mutex<Registry<B>>,
     /// The heap's lock.
@@ -185,7 +192,7 @@ impl<B: Backend> StreamPool<B> {
     /// As for [`quiesce`](Self::quiesce).
     pub fn synchronize(&self) -> Result<(), Error> {
         self.core().begin_call()?;
-        self.core().quiesce_streams()
+        self.core().quiesce_all()
     }
 
     /// What the pool holds and has done. Takes each lock once, for a moment.
@@ -238,6 +245,8 @@ impl<B: Backend> PoolCore<B> {
             config,
             limit: None,
             peers: Vec::new(),
+            #[cfg(feature = "cuda")]
+            peer_pools: Vec::new(),
             handle: Mutex::new(Weak::new()),
             registry: Mutex::new(Registry::new()),
             central: Mutex::new(Central::new()),
@@ -258,6 +267,8 @@ impl<B: Backend> PoolCore<B> {
             let driver = &peer.core().driver;
             core.driver.allow_peer(driver)?;
             core.peers.push(Arc::clone(driver));
+            #[cfg(feature = "cuda")]
+            core.peer_pools.push(Arc::downgrade(peer.core()));
         }
         core.limit = match core.config.limit {
             Limit::None => None,
@@ -341,8 +352,17 @@ impl<B: Backend> PoolCore<B> {
     /// A buffer of no bytes.
     pub(crate) fn alloc_nothing(&self, core: &StreamCore<B>) -> Result<Buffer<B>, Error> {
         self.check_open()?;
-        core.state.lock().take(0);
-        Ok(Buffer::new(Home::new(core), BlockId::NONE, 0, Rounded { bytes: 0, bin: 0 }, 0))
+        {
+            let mut state = core.state.lock();
+            state.take(0);
+            state.counters.misses += 1;
+        }
+        Ok(Buffer::empty(Home::new(core)))
+    }
+
+    /// The free point of a block that a stream which is not registered may have used.
+    pub(crate) fn stranger_point(&self) -> FreePoint {
+        self.central.lock().stranger_point()
     }
 
     /// A free block goes to the heap.

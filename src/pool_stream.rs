@@ -202,7 +202,7 @@ impl<B: Backend> Eq for PoolStream<B> {}
 impl<B: Backend> fmt::Debug for PoolStream<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PoolStream")
-            .field("timeline", &self.core.id().get())
+            .field("timeline", &self.core.id.get())
             .field("stream", &self.core.identity)
             .finish()
     }

@@ -16,6 +16,7 @@
 mod models;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -25,12 +26,70 @@ use crate::order::TimelineId;
 use crate::pool::{PoolCore, PoolId, StreamPool};
 use crate::sync::{Arc, host, pool_thread_local};
 
+/// Slots for the streams that a thread frees on in a scope without asking a map. Timeline numbers follow
+/// each other, so that their low bits spread them.
+const SLOTS: usize = 64;
+
 pool_thread_local! {
-    /// How many scopes are open on this thread. It needs no destructor, so that a free in a
-    /// thread-local destructor can always ask it.
-    static OPEN: Cell<usize> = Cell::new(0);
+    /// The innermost scope. It needs no destructor, so that a free in a thread-local destructor can
+    /// always ask it.
+    static INNERMOST: Innermost = Innermost::none();
     /// The scopes that are open on this thread, the innermost last.
     static SCOPES: RefCell<Vec<Notes>> = RefCell::new(Vec::new());
+}
+
+/// The innermost scope of a thread, and what it has noted since it became that.
+struct Innermost {
+    /// How many scopes are open on this thread.
+    open: Cell<usize>,
+    pool: Cell<Option<PoolId>>,
+    bytes: Cell<u64>,
+    streams: [Cell<(TimelineId, u64)>; SLOTS],
+}
+
+impl Innermost {
+    const fn none() -> Innermost {
+        Innermost {
+            open: Cell::new(0),
+            pool: Cell::new(None),
+            bytes: Cell::new(0),
+            streams: [const { Cell::new((TimelineId::LOWEST, 0)) }; SLOTS],
+        }
+    }
+
+    /// Notes a free of one stream only; says whether it could.
+    #[inline]
+    fn note(&self, pool: PoolId, bytes: u64, home: TimelineId) -> bool {
+        if self.pool.get() != Some(pool) {
+            return false;
+        }
+        let slot = &self.streams[home.get() as usize % SLOTS];
+        let (timeline, count) = slot.get();
+        if timeline != home && count != 0 {
+            return false;
+        }
+        slot.set((home, count + 1));
+        self.bytes.set(self.bytes.get() + bytes);
+        true
+    }
+
+    /// Moves what was noted to the scope's own notes.
+    fn flush(&self, notes: &mut Notes) {
+        notes.bytes += self.bytes.take();
+        for slot in &self.streams {
+            let (timeline, count) = slot.replace((TimelineId::LOWEST, 0));
+            if count > 0 {
+                notes.freed += count;
+                *notes.streams.entry(timeline).or_default() += count;
+            }
+        }
+    }
+
+    /// The scopes have changed: `scopes` are open now.
+    fn follow(&self, scopes: &[Notes]) {
+        self.open.set(scopes.len());
+        self.pool.set(scopes.last().map(|notes| notes.pool));
+    }
 }
 
 /// What happened in a scope.
@@ -54,56 +113,17 @@ struct Notes {
     pool: PoolId,
     freed: u64,
     bytes: u64,
-    streams: StreamNotes,
+    /// How many buffers of one stream only were freed, by timeline; none for a stream that was touched
+    /// by others only.
+    streams: BTreeMap<TimelineId, u64>,
     /// The streams of each buffer that had more than one.
     shared: Vec<Box<[TimelineId]>>,
-}
-
-/// How many buffers of one stream only were freed, by timeline: a small open-addressed table, because
-/// this is asked at every free in a scope. Timeline numbers follow each other, so that their low bits
-/// spread them.
-#[derive(Default)]
-struct StreamNotes {
-    /// A power of two of slots, at most half of them filled.
-    slots: Vec<Option<(TimelineId, u64)>>,
-    filled: usize,
-}
-
-impl StreamNotes {
-    fn add(&mut self, timeline: TimelineId, count: u64) {
-        if self.slots.len() < 2 * (self.filled + 1) {
-            let size = (2 * self.slots.len()).max(64);
-            for (timeline, count) in
-                std::mem::replace(&mut self.slots, vec![None; size]).into_iter().flatten()
-            {
-                self.slot(timeline).1 += count;
-            }
-        }
-        self.slot(timeline).1 += count;
-    }
-
-    fn slot(&mut self, timeline: TimelineId) -> &mut (TimelineId, u64) {
-        let mask = self.slots.len() - 1;
-        let mut at = timeline.get() as usize & mask;
-        while self.slots[at].is_some_and(|(own, _)| own != timeline) {
-            at = (at + 1) & mask;
-        }
-        let slot = &mut self.slots[at];
-        if slot.is_none() {
-            self.filled += 1;
-        }
-        slot.get_or_insert((timeline, 0))
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (TimelineId, u64)> + '_ {
-        self.slots.iter().copied().flatten()
-    }
 }
 
 /// Whether a scope of any pool is open on this thread.
 #[inline]
 pub(crate) fn any_open() -> bool {
-    OPEN.with(Cell::get) != 0
+    INNERMOST.with(|innermost| innermost.open.get() != 0)
 }
 
 /// Whether a scope of this pool is open on this thread.
@@ -116,17 +136,26 @@ pub(crate) fn is_open(pool: PoolId) -> bool {
 
 /// Notes a free into `pool` of a block that was used on these streams, in the innermost scope of the
 /// pool that is open on this thread.
+#[inline]
 pub(crate) fn note(pool: PoolId, bytes: u64, home: TimelineId, others: &[TimelineId]) {
+    let noted = INNERMOST.with(|innermost| others.is_empty() && innermost.note(pool, bytes, home));
+    if !noted {
+        note_in_map(pool, bytes, home, others);
+    }
+}
+
+#[cold]
+fn note_in_map(pool: PoolId, bytes: u64, home: TimelineId, others: &[TimelineId]) {
     // Once the thread's scopes are gone, at its end, there is nothing to note it in.
     let _ = SCOPES.try_with(|scopes| {
         let mut scopes = scopes.borrow_mut();
         let Some(notes) = scopes.iter_mut().rev().find(|notes| notes.pool == pool) else { return };
         notes.freed += 1;
         notes.bytes += bytes;
-        notes.streams.add(home, u64::from(others.is_empty()));
+        *notes.streams.entry(home).or_default() += u64::from(others.is_empty());
         if !others.is_empty() {
             for other in others {
-                notes.streams.add(*other, 0);
+                notes.streams.entry(*other).or_default();
             }
             notes.shared.push(others.iter().copied().chain([home]).collect());
         }
@@ -246,12 +275,20 @@ impl<B: Backend> QuiescentScope<B> {
             pool: pool.id,
             freed: 0,
             bytes: 0,
-            streams: StreamNotes::default(),
+            streams: BTreeMap::new(),
             shared: Vec::new(),
         };
-        if SCOPES.try_with(|scopes| scopes.borrow_mut().push(notes)).is_ok() {
-            OPEN.with(|open| open.set(open.get() + 1));
-        }
+        // In a thread-local destructor there may be no scopes any more; this one then notes nothing.
+        let _ = SCOPES.try_with(|scopes| {
+            let mut scopes = scopes.borrow_mut();
+            INNERMOST.with(|innermost| {
+                if let Some(outer) = scopes.last_mut() {
+                    innermost.flush(outer);
+                }
+                scopes.push(notes);
+                innermost.follow(&scopes);
+            });
+        });
         QuiescentScope { pool, id, ended: false, _of_this_thread: PhantomData }
     }
 
@@ -269,20 +306,20 @@ impl<B: Backend> QuiescentScope<B> {
         let notes = SCOPES.try_with(|scopes| {
             let mut scopes = scopes.borrow_mut();
             let at = scopes.iter().position(|notes| notes.scope == self.id)?;
-            Some(scopes.remove(at))
+            Some(INNERMOST.with(|innermost| {
+                innermost.flush(scopes.last_mut().expect("this scope is open"));
+                let notes = scopes.remove(at);
+                innermost.follow(&scopes);
+                notes
+            }))
         });
         let Ok(Some(notes)) = notes else { return QuiescentReport::default() };
-        OPEN.with(|open| open.set(open.get() - 1));
-
-        // In the order of their numbers, not of the table: the same program makes the same calls.
-        let mut unfinished: Vec<TimelineId> =
-            notes.streams.iter().map(|(timeline, _)| timeline).collect();
+        let mut unfinished = self.pool.settle_noted(notes.streams.keys().copied());
         unfinished.sort_unstable();
-        unfinished.retain(|timeline| !self.pool.settle_noted(*timeline));
         let is_unfinished = |timeline: &TimelineId| unfinished.binary_search(timeline).is_ok();
         let single: u64 = (notes.streams.iter())
             .filter(|(timeline, _)| is_unfinished(timeline))
-            .map(|(_, freed)| freed)
+            .map(|(_, freed)| *freed)
             .sum();
         let shared =
             notes.shared.iter().filter(|streams| streams.iter().any(is_unfinished)).count();

@@ -45,6 +45,8 @@ pub struct Stats {
     pub hits: u64,
     /// Allocations that it did not serve.
     pub misses: u64,
+    /// Buffers freed.
+    pub frees: u64,
     /// Misses served by a free block that needed no wait.
     pub covered: u64,
     /// Misses served after asking whether work had finished.
@@ -135,6 +137,7 @@ impl Stats {
     pub(crate) fn finish(&mut self, streams: u64, calls: DriverCalls, steps: &Steps, stray: u64) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         self.free_pending += self.on_lists;
+        self.frees = (self.hits + self.misses).saturating_sub(self.live);
         self.peak_in_use = self.peak_in_use.max(self.in_use);
         self.streams = streams;
         self.covered = read(&steps.covered);

@@ -38,7 +38,7 @@ pub(crate) use spin::SpinLock;
 
 /// What stays the standard library's in every build.
 pub(crate) mod host {
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
     pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 }
 

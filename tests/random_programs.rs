@@ -18,18 +18,20 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use proptest::test_runner::{Config, FileFailurePersistence, RngAlgorithm, TestRng, TestRunner};
 use streampool::check::{Program, Setup, Step, quick, run};
 
 /// Programs a run, unless `PROPTEST_CASES` says otherwise.
 const CASES: u32 = 20_000;
+/// Seeds of programs that failed once; each run begins with them.
+const REGRESSIONS: &str = "proptest-regressions/random_programs.txt";
 
 #[test]
 fn random_programs_keep_every_property() {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     let config = Config {
         cases: cases.unwrap_or(CASES),
-        source_file: Some(file!()),
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(REGRESSIONS))),
         max_shrink_iters: 20_000,
         ..Config::default()
     };

@@ -120,6 +120,19 @@ fn a_read_is_reported_against_an_unordered_write() {
 }
 
 #[test]
+fn what_was_reported_once_is_not_reported_again() {
+    let s = scene();
+    s.read(&s.a, 0, 64);
+    s.write(&s.b, 0, 64);
+    assert_eq!(s.kinds(), [HazardKind::Race]);
+    // The write stands for what came before it, in order or not.
+    s.write(&s.b, 0, 64);
+    s.order(&s.b, &s.c);
+    s.write(&s.c, 0, 64);
+    assert_eq!(s.kinds(), []);
+}
+
+#[test]
 fn what_is_known_follows_bytes_through_splits_and_joins() {
     let s = scene();
     s.write(&s.a, 0, 512);

@@ -156,6 +156,28 @@ fn a_frozen_operation_waits_for_a_synchronize_and_all_else_runs() {
 }
 
 #[test]
+fn records_and_waits_can_be_frozen_too() {
+    // 1 launch, 2 record, 3 launch on a; 4 wait, 5 launch on b.
+    for (frozen, executed) in [(2, [true, false, false]), (4, [true, true, false])] {
+        let device = device(Schedule::Frozen(frozen), 0);
+        let (a, b) = (device.create_stream(), device.create_stream());
+        let event = device.create_event().unwrap();
+        let x = device.alloc_segment(3).unwrap();
+        let write = |stream, at| device.launch(stream, Kernel::new().writes(x + at, 1)).unwrap();
+        write(&a, 0);
+        device.record(&event, &a).unwrap();
+        write(&a, 1);
+        device.wait(&b, &event).unwrap();
+        write(&b, 2);
+        device.run();
+        let found = [0, 1, 2].map(|at| device.read_stamp(x + at).is_some());
+        assert_eq!(found, executed, "frozen {frozen}");
+        device.synchronize_context().unwrap();
+        assert!([0, 1, 2].iter().all(|at| device.read_stamp(x + at).is_some()));
+    }
+}
+
+#[test]
 fn chance_is_the_seeds_and_orders_differ() {
     let run = |seed| order(&device(Schedule::Random, seed), SimDevice::run);
     let orders: Vec<_> = (0..20).map(run).collect();

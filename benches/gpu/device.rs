@@ -30,7 +30,8 @@ pub(crate) struct Bench<'a> {
 impl Bench<'_> {
     pub(crate) fn open(options: &Options) -> Result<Bench<'_>, Failure> {
         let context = Arc::clone(CudaBackend::open(0)?.context());
-        context.bind_to_thread()?;
+        // SAFETY: sound because the context lives as long as this program measures.
+        unsafe { result::ctx::set_current(context.cu_ctx()) }?;
         let text = CString::new(include_str!("../../kernels/bench.ptx"))?;
         // SAFETY: sound because the text is a PTX module that ends in NUL, and a context is current.
         let module = unsafe { result::module::load_data(text.as_ptr().cast()) }?;

@@ -32,6 +32,8 @@ macro_rules! coverage {
 }
 
 coverage! {
+    /// Operations that were put on the device: launches, records, waits.
+    device_operations,
     /// Operations that did something.
     operations,
     /// Kernels that used a buffer.
@@ -124,6 +126,8 @@ coverage! {
     injected,
     /// Operations that an injected error made fail.
     failed_operations,
+    /// Errors that no `Result` could tell.
+    stray_errors,
     /// Looks that found bytes quarantined.
     quarantines,
     /// Programs whose device was lost.

@@ -21,6 +21,7 @@
 //! ```
 
 mod coverage;
+mod fuzz;
 mod program;
 mod run;
 mod shadow;
@@ -29,5 +30,6 @@ mod streams;
 mod world;
 
 pub use coverage::Coverage;
+pub use fuzz::{TARGETS, fuzz};
 pub use program::{Exit, Op, Program, Setup, Step};
-pub use run::{Fault, Failure, fail_call, frozen, lock_step, quick, quick_on_threads, run, sizes};
+pub use run::{Failure, Fault, fail_call, frozen, lock_step, quick, quick_on_threads, run};

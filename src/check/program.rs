@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::config::{Growth, Reuse};
-use crate::sim::{CallFilter, Call, FaultPlan, Schedule};
 use crate::backend::ErrorKind;
+use crate::config::{Growth, Reuse};
+use crate::sim::{Call, CallFilter, FaultPlan, Schedule};
 
 const MIB: u64 = 1 << 20;
 
@@ -206,7 +206,13 @@ fn fault(a: u8, b: u8, c: u8) -> Op {
         7 => CallFilter::only(Call::DestroyGranule),
         _ => CallFilter::any(),
     };
-    Op::Fault { nth: u64::from(a % 6) + 1, kind, filter, forever: a & 0x80 != 0, late: b & 0x80 != 0 }
+    Op::Fault {
+        nth: u64::from(a % 6) + 1,
+        kind,
+        filter,
+        forever: a & 0x80 != 0,
+        late: b & 0x80 != 0,
+    }
 }
 
 /// The plan of a fault.

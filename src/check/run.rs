@@ -4,16 +4,14 @@
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
 use super::coverage::Coverage;
 use super::program::{Program, Step, plan};
-use super::shadow::largest_block;
 use super::world::{Check, Local, World, ensure};
 use crate::backend::ErrorKind;
 use crate::sim::{CallFilter, Schedule, SimDevice};
+use crate::sync::host::{Condvar, Mutex, MutexGuard};
 use crate::{Error, StreamPool};
 
 /// A program that the pool, or its use of the driver, did not get right.
@@ -158,6 +156,7 @@ fn guarded(check: impl FnOnce() -> Check) -> Check {
 }
 
 /// What one thread of a program does next.
+#[derive(Clone, Copy)]
 enum Command {
     Step(Step),
     EndScopes,
@@ -170,28 +169,33 @@ enum Command {
 ///
 /// As for [`run`].
 pub fn lock_step(program: &Program, threads: usize) -> Result<Coverage, Failure> {
-    let world = Mutex::new(World::new(program.setup, threads));
+    let stage = Stage {
+        world: Mutex::new(World::new(program.setup, threads)),
+        turn: Mutex::default(),
+        changed: Condvar::new(),
+    };
     let mut at = 0;
     let result = thread::scope(|scope| {
-        let workers: Vec<Worker> = (0..threads)
-            .map(|_| {
-                let ((to, commands), (answers, from)) = (channel(), channel());
-                let world = &world;
-                scope.spawn(move || work(world, &commands, &answers));
-                Worker { to, from }
-            })
-            .collect();
-        for step in &program.steps {
-            workers[usize::from(step.thread) % threads].order(Command::Step(*step))?;
-            at += 1;
+        for number in 0..threads {
+            let stage = &stage;
+            scope.spawn(move || stage.play(number));
         }
-        guarded(|| locked(&world).tear_down())?;
-        for worker in &workers {
-            worker.order(Command::EndScopes)?;
-        }
-        guarded(|| locked(&world).finish())
+        let result = (|| {
+            for step in &program.steps {
+                stage.order(usize::from(step.thread) % threads, Command::Step(*step))?;
+                at += 1;
+            }
+            guarded(|| locked(&stage.world).tear_down())?;
+            for number in 0..threads {
+                stage.order(number, Command::EndScopes)?;
+            }
+            guarded(|| locked(&stage.world).finish())
+        })();
+        locked(&stage.turn).over = true;
+        stage.changed.notify_all();
+        result
     });
-    let world = world.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let world = stage.world.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     let result = match result {
         Ok(()) => {
             let coverage = world.coverage;
@@ -206,39 +210,71 @@ pub fn lock_step(program: &Program, threads: usize) -> Result<Coverage, Failure>
     result.map_err(|what| Failure { program: program.clone(), step: at, what })
 }
 
-struct Worker {
-    to: Sender<Command>,
-    from: Receiver<Check>,
+/// What the threads of a program share: one acts at a time.
+struct Stage {
+    world: Mutex<World>,
+    turn: Mutex<Turn>,
+    changed: Condvar,
 }
 
-impl Worker {
-    fn order(&self, command: Command) -> Check {
-        let gone = "a thread of the program has ended";
-        self.to.send(command).map_err(|_| gone)?;
-        self.from.recv().map_err(|_| gone)?
-    }
+#[derive(Default)]
+struct Turn {
+    /// Whose turn it is, and what to do.
+    next: Option<(usize, Command)>,
+    answer: Option<Check>,
+    over: bool,
 }
 
-fn work(world: &Mutex<World>, commands: &Receiver<Command>, answers: &Sender<Check>) {
-    let mut local = Local::default();
-    let mut failed = false;
-    for command in commands {
-        let result = guarded(|| match command {
-            Command::Step(step) => locked(world).step(&mut local, step),
-            Command::EndScopes => locked(world).end_scopes(&mut local),
-        });
-        failed |= result.is_err();
-        if answers.send(result).is_err() {
-            break;
+impl Stage {
+    /// Lets one thread act, and waits until it has.
+    fn order(&self, number: usize, command: Command) -> Check {
+        let mut turn = locked(&self.turn);
+        turn.next = Some((number, command));
+        self.changed.notify_all();
+        loop {
+            if let Some(answer) = turn.answer.take() {
+                return answer;
+            }
+            turn = self.wait(turn);
         }
     }
-    if failed {
-        std::mem::forget(local);
+
+    /// What a thread does until the program is over.
+    fn play(&self, number: usize) {
+        let mut local = Local::default();
+        let mut failed = false;
+        let mut turn = locked(&self.turn);
+        loop {
+            match turn.next {
+                Some((own, command)) if own == number => {
+                    turn.next = None;
+                    drop(turn);
+                    let answer = guarded(|| match command {
+                        Command::Step(step) => locked(&self.world).step(&mut local, step),
+                        Command::EndScopes => locked(&self.world).end_scopes(&mut local),
+                    });
+                    failed |= answer.is_err();
+                    turn = locked(&self.turn);
+                    turn.answer = Some(answer);
+                    self.changed.notify_all();
+                }
+                _ if turn.over => break,
+                _ => turn = self.wait(turn),
+            }
+        }
+        drop(turn);
+        if failed {
+            std::mem::forget(local);
+        }
+    }
+
+    fn wait<'a>(&'a self, turn: MutexGuard<'a, Turn>) -> MutexGuard<'a, Turn> {
+        self.changed.wait(turn).unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-fn locked(world: &Mutex<World>) -> MutexGuard<'_, World> {
-    world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl World {
@@ -307,6 +343,7 @@ impl World {
             drop(handle.alloc(whole).map_err(|error| format!("the limit is not served: {error}"))?);
             self.check_closed(pool)?;
         }
+        self.coverage.device_operations = self.sides[0].device.operations();
         self.check_hazards()
     }
 
@@ -334,43 +371,4 @@ fn all_gone(devices: &[SimDevice]) -> Check {
         ensure!(lost || streams == 0, "{streams} streams survive their pool");
     }
     Ok(())
-}
-
-/// Allocates the sizes and alignments that the bytes spell, ten bytes each, and checks each answer.
-///
-/// # Panics
-///
-/// If an answer is wrong.
-pub fn sizes(bytes: &[u8]) {
-    let device = SimDevice::new(1);
-    let pool = StreamPool::new(device.clone());
-    let stream = pool.stream(device.create_stream()).expect("a stream can be registered");
-    for spelled in bytes.as_chunks::<10>().0 {
-        let [shift, align, rest @ ..] = *spelled;
-        let len = (u64::from_le_bytes(rest) >> (shift % 64)) as usize;
-        // Powers of two, and their neighbours.
-        let align = (1_usize << (align % 40)).wrapping_add_signed(isize::from(align / 40) % 3 - 1);
-        let good = align.is_power_of_two() && align <= 1 << 30;
-        match stream.alloc_aligned(len, align) {
-            Ok(buffer) => {
-                let capacity = buffer.capacity() as u64;
-                assert!(good, "an alignment of {align} was accepted");
-                assert_eq!(buffer.len(), len);
-                let most = if len == 0 { 0 } else { largest_block(len as u64) };
-                assert!((len as u64..=most).contains(&capacity), "{capacity} bytes for {len}");
-                assert_eq!(buffer.device_ptr() % align.max(256) as u64, 0, "{buffer:?} at {align}");
-                assert_eq!(buffer.device_ptr() == 0, len == 0, "{buffer:?}");
-            }
-            Err(error) if !good => assert!(error.is_invalid_argument(), "{error}"),
-            Err(error) if len as u64 > 1 << 46 => assert!(error.is_too_large(), "{error}"),
-            Err(error) => {
-                assert!(error.is_out_of_memory(), "{error}");
-                let room = device.memory_peak() + len as u64 + align as u64;
-                assert!(room > 64 << 30, "out of memory for {len} bytes: {error}");
-            }
-        }
-    }
-    drop(stream);
-    assert_eq!(pool.stats().in_use, 0);
-    assert!(device.hazards().is_empty());
 }

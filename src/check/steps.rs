@@ -2,7 +2,7 @@
 
 use super::program::{Op, Step};
 use super::shadow::{Uid, largest_block};
-use super::world::{Check, Live, Local, Slot, World, ensure};
+use super::world::{Check, Live, Local, Scope, Slot, World, ensure};
 use crate::sim::{Kernel, SimStream};
 use crate::{Buffer, Error};
 
@@ -54,7 +54,11 @@ impl World {
             }
             Err(error) if self.is_capturing(uid) => {
                 self.coverage.refused_by_capture += 1;
-                self.expect_error(&error, error.is_capture(), "an allocation on a capturing stream")?;
+                self.expect_error(
+                    &error,
+                    error.is_capture(),
+                    "an allocation on a capturing stream",
+                )?;
             }
             Err(error) => {
                 self.expect_error(&error, error.is_out_of_memory(), "an allocation")?;
@@ -128,18 +132,16 @@ impl World {
     }
 
     /// Notes a free in the innermost scope of its pool on this thread, if one is open.
-    pub(super) fn note_in_scope(&mut self, local: &mut Local, live: &Live) -> bool {
-        let serial = self.sides[live.pool].serial;
-        let of_pool = |scope: &&mut super::world::Scope| {
-            scope.pool == live.pool && scope.serial == serial
-        };
+    pub(super) fn note_in_scope(&mut self, local: &mut Local, pool: usize, capacity: u64) -> bool {
+        let serial = self.sides[pool].serial;
+        let of_pool = |scope: &&mut Scope| scope.pool == pool && scope.serial == serial;
         let Some(scope) = local.scopes.iter_mut().rev().find(of_pool) else {
             self.coverage.frees_beside_scope += u64::from(self.open_scopes > 0);
             return false;
         };
-        if live.capacity() > 0 {
+        if capacity > 0 {
             scope.freed += 1;
-            scope.bytes += live.capacity();
+            scope.bytes += capacity;
             self.coverage.frees_in_scope += 1;
         }
         true
@@ -149,7 +151,7 @@ impl World {
         let Some(index) = self.buffer(buffer) else { return Ok(false) };
         let live = self.live.swap_remove(index);
         self.given_back(&live);
-        let in_scope = self.note_in_scope(local, &live);
+        let in_scope = self.note_in_scope(local, live.pool, live.capacity());
         let records = self.facts[live.home.0].record_on_free && !in_scope && live.capacity() > 0;
         let device = &self.sides[live.pool].device;
         let (before, calls) = (device.counts(), self.driver_calls());
@@ -224,7 +226,8 @@ impl World {
     fn busy(&mut self, stream: u8, ns: u64) -> Result<bool, String> {
         let Some(slot) = self.slot(stream) else { return Ok(false) };
         let slot = &self.slots[slot];
-        let result = self.sides[slot.pool].device.launch(slot.handle.raw(), Kernel::new().taking(ns));
+        let result =
+            self.sides[slot.pool].device.launch(slot.handle.raw(), Kernel::new().taking(ns));
         ensure!(result.is_ok() || self.is_relaxed(), "a launch failed: {result:?}");
         Ok(true)
     }
@@ -244,7 +247,8 @@ impl World {
         let refused = other.pool > live.pool;
         let foreign = other.pool != live.pool;
         if let Err(error) = result {
-            let expected = !nothing && (refused && error.is_wrong_stream() || capturing && error.is_capture());
+            let expected =
+                !nothing && (refused && error.is_wrong_stream() || capturing && error.is_capture());
             self.coverage.refusals += u64::from(refused);
             self.coverage.refused_by_capture += u64::from(capturing);
             self.expect_error(&error, expected, "use_on")?;
@@ -305,7 +309,8 @@ impl World {
     /// The device's number of a buffer's home, where a handle of it is at hand.
     fn number_of(&self, live: &Live) -> Option<u32> {
         let slot = self.slots.iter().find(|slot| slot.uid == live.home);
-        let raw = slot.map_or_else(|| live.buffer.stream().raw().clone(), |slot| slot.handle.raw().clone());
+        let raw = slot
+            .map_or_else(|| live.buffer.stream().raw().clone(), |slot| slot.handle.raw().clone());
         raw.number()
     }
 }

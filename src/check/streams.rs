@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::program::{Exit, Op, plan};
 use super::shadow::Uid;
-use super::world::{Capturing, Check, Live, Local, STREAMS, Scope, World, ensure};
+use super::world::{Capturing, Check, Local, STREAMS, Scope, World, ensure};
 use crate::sim::CaptureMode;
 use crate::{Error, QuiescentReport};
 
@@ -21,12 +21,14 @@ impl World {
                 self.sides[0].device.run();
                 Ok(true)
             }
-            Op::Create { pool, record_on_free, again } => self.create_or_find(pool, record_on_free, again),
+            Op::Create { pool, record_on_free, again } => {
+                self.create_or_find(pool, record_on_free, again)
+            }
             Op::DropStream { stream } => self.drop_stream(stream),
             Op::Retire { stream } => self.retire(stream),
             Op::Quiesce { pool } => self.quiesce(local, pool),
             Op::EndScope { scope, exit } => self.end_scope(local, scope, exit),
-            Op::Release { pool, buffer, count } => self.release(pool, buffer, count),
+            Op::Release { pool, buffer, count } => self.release(local, pool, buffer, count),
             Op::Synchronize { pool } => {
                 let pool = self.side(pool);
                 let result = self.sides[pool].pool.synchronize();
@@ -56,8 +58,12 @@ impl World {
                 }
                 Ok(true)
             }
-            Op::Alloc { .. } | Op::Free { .. } | Op::Launch { .. } | Op::Busy { .. }
-            | Op::UseOn { .. } | Op::MoveTo { .. } => Ok(false),
+            Op::Alloc { .. }
+            | Op::Free { .. }
+            | Op::Launch { .. }
+            | Op::Busy { .. }
+            | Op::UseOn { .. }
+            | Op::MoveTo { .. } => Ok(false),
         }
     }
 
@@ -71,7 +77,12 @@ impl World {
     }
 
     /// An operation that must succeed, or fail because of a capture.
-    fn settle(&mut self, result: Result<(), Error>, capturing: bool, what: &str) -> Result<bool, String> {
+    fn settle(
+        &mut self,
+        result: Result<(), Error>,
+        capturing: bool,
+        what: &str,
+    ) -> Result<bool, String> {
         match result {
             Ok(()) => ensure!(!capturing, "{what} succeeded on a capturing stream"),
             Err(error) => {
@@ -94,7 +105,8 @@ impl World {
             return Ok(false);
         };
         let (later, earlier) = (self.slots[slot].uid, self.slots[other].uid);
-        let capturing = later != earlier && (self.is_capturing(later) || self.is_capturing(earlier));
+        let capturing =
+            later != earlier && (self.is_capturing(later) || self.is_capturing(earlier));
         let result = self.slots[slot].handle.wait_for(&self.slots[other].handle);
         if result.is_ok() {
             self.order.order(earlier, later);
@@ -102,7 +114,12 @@ impl World {
         self.settle(result, capturing, "wait_for")
     }
 
-    fn create_or_find(&mut self, pool: u8, record_on_free: bool, again: bool) -> Result<bool, String> {
+    fn create_or_find(
+        &mut self,
+        pool: u8,
+        record_on_free: bool,
+        again: bool,
+    ) -> Result<bool, String> {
         if again {
             let Some(slot) = self.slot(pool) else { return Ok(false) };
             let slot = &self.slots[slot];
@@ -227,7 +244,7 @@ impl World {
         let dropped = self.live.pop();
         if let Some(live) = &dropped {
             self.given_back(live);
-            self.note_in_scope(local, live);
+            self.note_in_scope(local, live.pool, live.capacity());
         }
         let ended = local.scopes.remove(at);
         self.open_scopes -= 1;
@@ -240,22 +257,37 @@ impl World {
         self.coverage.scopes += 1;
     }
 
-    fn release(&mut self, pool: u8, buffer: u8, count: u8) -> Result<bool, String> {
+    fn release(
+        &mut self,
+        local: &mut Local,
+        pool: u8,
+        buffer: u8,
+        count: u8,
+    ) -> Result<bool, String> {
         let pool = self.side(pool);
         let mut value = Vec::new();
         for _ in 0..usize::from(count).min(self.live.len()) {
             let at = usize::from(buffer) % self.live.len();
             value.push(self.live.swap_remove(at));
         }
-        let own = value.iter().filter(|live| live.pool == pool && live.capacity() > 0);
-        let (freed, bytes) = (own.clone().count() as u64, own.map(Live::capacity).sum());
         value.iter().for_each(|live| self.given_back(live));
+        let given: Vec<(usize, u64)> =
+            value.iter().map(|live| (live.pool, live.capacity())).collect();
+        let (own, mut others): (Vec<_>, Vec<_>) = given.into_iter().partition(|of| of.0 == pool);
         match self.sides[pool].pool.release(value) {
             Ok(report) => {
                 self.coverage.releases += 1;
-                self.check_report(report, freed, bytes)?;
+                let freed = own.iter().filter(|of| of.1 > 0).count() as u64;
+                self.check_report(report, freed, own.iter().map(|of| of.1).sum())?;
             }
-            Err(error) => self.expect_error(&error, false, "release")?,
+            Err(error) => {
+                // There was no scope: the value was dropped in the ordinary way.
+                others.extend(own);
+                self.expect_error(&error, false, "release")?;
+            }
+        }
+        for (pool, capacity) in others {
+            self.note_in_scope(local, pool, capacity);
         }
         Ok(true)
     }
@@ -271,7 +303,10 @@ impl World {
                     self.is_relaxed() || before.reserved - after.reserved == given,
                     "trim says that it gave {given} bytes: {before:?} {after:?}"
                 );
-                ensure!(before.reserved > keep || given == 0, "trim gave {given} bytes below {keep}");
+                ensure!(
+                    before.reserved > keep || given == 0,
+                    "trim gave {given} bytes below {keep}"
+                );
                 self.coverage.trimmed_bytes += given;
             }
             Err(error) => self.expect_error(&error, false, "trim")?,
@@ -334,9 +369,7 @@ impl World {
     /// Closes a pool; if that succeeds, its device gets a new one.
     fn close(&mut self, local: &mut Local, pool: u8) -> Result<bool, String> {
         let pool = self.side(pool);
-        let buffers = self.live.iter().any(|live| live.pool == pool)
-            || self.live.iter().any(|live| live.named.iter().any(|uid| self.pool_of(*uid) == pool));
-        if buffers {
+        if self.live.iter().any(|live| live.pool == pool) {
             match self.sides[pool].pool.close() {
                 Ok(()) => return Err("a pool was closed under a live buffer".to_owned()),
                 Err(error) => self.expect_error(&error, error.is_in_use(), "close")?,

@@ -246,17 +246,21 @@ impl World {
         let relaxed = self.is_relaxed();
         let of_pool = |live: &&Live| live.pool == pool;
         let in_use: u64 = self.live.iter().filter(of_pool).map(Live::capacity).sum();
-        let named = |live: &Live| live.named.iter().filter(|uid| self.pool_of(**uid) == pool).count();
-        let live = self.live.iter().filter(of_pool).count()
-            + self.live.iter().map(named).sum::<usize>();
+        let live = self.live.iter().filter(of_pool).count();
         let side = &mut self.sides[pool];
         let stats = side.pool.stats();
         ensure!(stats.in_use == in_use, "{in_use} bytes are in buffers: {stats:?}");
-        ensure!(stats.live == live as u64, "{live} buffers and names are live: {stats:?}");
-        let parts =
-            stats.in_use + stats.free_clean + stats.free_pending + stats.quarantined + stats.in_transit;
+        ensure!(stats.live == live as u64, "{live} buffers are live: {stats:?}");
+        let parts = stats.in_use
+            + stats.free_clean
+            + stats.free_pending
+            + stats.quarantined
+            + stats.in_transit;
         ensure!(stats.reserved == parts, "the parts make {parts} bytes: {stats:?}");
-        ensure!(stats.on_lists <= stats.free_pending, "lists are a part of what is pending: {stats:?}");
+        ensure!(
+            stats.on_lists <= stats.free_pending,
+            "lists are a part of what is pending: {stats:?}"
+        );
         let taken = side.device.memory_in_use();
         ensure!(stats.reserved == taken, "the device has given {taken} bytes: {stats:?}");
         let peak = side.device.memory_peak();
@@ -264,7 +268,12 @@ impl World {
         ensure!(peak <= limit, "{peak} bytes were taken, over the limit of {limit}");
         ensure!(stats.peak_reserved >= stats.reserved, "a peak below what is reserved: {stats:?}");
         ensure!(relaxed || stats.quarantined == 0, "bytes are quarantined: {stats:?}");
-        ensure!(relaxed || stats.stray_errors == 0, "stray errors: {:?}", side.pool.take_error());
+        if let Some(error) = side.pool.take_error() {
+            // A free that must close its epoch and cannot, because its stream captures, says so here.
+            let told = error.is_capture() && self.coverage.captures > 0;
+            ensure!(relaxed || told, "a stray error: {error}");
+            self.coverage.stray_errors += 1;
+        }
         let before = std::mem::replace(&mut side.stats, stats);
         self.coverage.quarantines += u64::from(stats.quarantined > 0);
         count_steps(&mut self.coverage, &before, &stats);

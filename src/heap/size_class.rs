@@ -4,10 +4,10 @@
 pub(crate) const GRAIN: u64 = 256;
 /// Up to here a request is rounded up to a class, by 12.5 % at most; above it, to the grain only.
 pub(crate) const ROUNDED_MAX: u64 = 1 << 20;
-/// The largest request, in bytes: more than any address space of a device holds.
+/// The largest request, in bytes: 1 TiB, more than any device has.
 pub(crate) const LARGEST: u64 = 1 << LARGEST_LOG;
 
-const LARGEST_LOG: u32 = 46;
+const LARGEST_LOG: u32 = 40;
 const GRAIN_LOG: u32 = GRAIN.trailing_zeros();
 const ROUNDED_LOG: u32 = ROUNDED_MAX.trailing_zeros();
 /// Classes to a doubling, where a class rounds.
@@ -23,6 +23,30 @@ pub(crate) const BINS: usize =
     (ROUNDED_CLASSES + (LARGEST_LOG - ROUNDED_LOG) as u64 * COARSE) as usize;
 
 const _: () = assert!(BINS <= 192, "a stream list's bitmap has three words");
+
+/// A block's size: whole grains, one at least, in half the space that bytes would take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grains {
+    /// One less than there are.
+    above_one: u32,
+}
+
+const _: () = assert!(LARGEST / GRAIN - 1 <= u32::MAX as u64, "every size is a number of grains");
+
+impl Grains {
+    /// The size of a block of `bytes` bytes: a multiple of the grain, from one grain to the largest
+    /// request.
+    #[inline]
+    pub(crate) fn of(bytes: u64) -> Grains {
+        debug_assert!(bytes.is_multiple_of(GRAIN) && (GRAIN..=LARGEST).contains(&bytes));
+        Grains { above_one: (bytes / GRAIN - 1) as u32 }
+    }
+
+    #[inline]
+    pub(crate) fn bytes(self) -> u64 {
+        (u64::from(self.above_one) + 1) * GRAIN
+    }
+}
 
 /// A request, rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +133,7 @@ mod tests {
         }
         assert_eq!(bin_of(LARGEST), BINS - 1);
         let mut last = 0;
-        for step in 0..4 * 26 {
+        for step in 0..4 * 20 {
             let bin = bin_of(((1_u64 << 20) << (step / 4)) * (5 + step % 4) / 4);
             assert!(bin > last, "bins rise with the size");
             last = bin;

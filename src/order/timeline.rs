@@ -86,31 +86,44 @@ impl<E> Timeline<E> {
         let before = self.completed.fetch_max(epoch.get(), Ordering::AcqRel);
         if before < epoch.get() {
             COMPLETIONS.fetch_add(1, Ordering::Release);
-            let mut closed = self.closed.lock();
-            let done = closed.partition_point(|own| own.epoch <= epoch);
-            // The events are let go outside the lock: the last pin returns one to its device.
-            let finished: Vec<Closed<E>> = closed.drain(..done).collect();
-            drop(closed);
-            drop(finished);
+            // Each event is let go outside the lock: the last pin returns it to its device.
+            while let Some(finished) = self.pop_up_to(epoch) {
+                drop(finished);
+            }
         }
     }
 
-    /// Makes a closed epoch known, with its event: to be called only after the record has returned.
-    pub(crate) fn publish(&self, own: Closed<E>) {
+    /// Takes the oldest published event, if it covers no epoch after this one.
+    fn pop_up_to(&self, epoch: Epoch) -> Option<Closed<E>> {
+        let mut closed = self.closed.lock();
+        closed.front().is_some_and(|own| own.epoch <= epoch).then(|| closed.pop_front()).flatten()
+    }
+
+    /// Makes a closed epoch known, with its event: to be called only after the record has returned. Says
+    /// how many are published.
+    pub(crate) fn publish(&self, own: Closed<E>) -> usize {
         let mut closed = self.closed.lock();
         // A later epoch of another thread may have completed meanwhile. Under the lock: whoever
         // completes one after this look takes the lock after it, and finds this event there.
         if own.epoch <= self.completed() {
-            drop(closed);
-            return;
+            return closed.len();
         }
         let at = closed.partition_point(|other| other.epoch < own.epoch);
         closed.insert(at, own);
+        closed.len()
     }
 
-    /// Takes back an event whose wait or query failed: its epoch counts as not closed.
-    pub(crate) fn unpublish(&self, event: &Arc<E>) {
-        self.closed.lock().retain(|own| !Arc::ptr_eq(&own.event, event));
+    /// Takes back an event whose wait or query failed: its epoch counts as not closed. Says `false`,
+    /// and keeps the event, when the stream has left: nothing can record another one, so that this is
+    /// the only evidence that there will be.
+    pub(crate) fn unpublish(&self, event: &Arc<E>) -> bool {
+        // Under the lock, so that it comes either before the stream leaves or after.
+        let mut closed = self.closed.lock();
+        if self.last().is_some() {
+            return false;
+        }
+        closed.retain(|own| !Arc::ptr_eq(&own.event, event));
+        true
     }
 
     /// The first published event that covers `epoch`.
@@ -144,9 +157,23 @@ impl<E> Timeline<E> {
         self.closed.lock().back().cloned()
     }
 
-    /// The stream has left; `last` was its last epoch, and is closed.
-    pub(crate) fn retire(&self, last: Epoch) {
-        self.last.store(last.get(), Ordering::Release);
+    /// The stream has left; `last` was its last epoch, which is closed and published. Should its event
+    /// have been taken back since, it is published again, as the only evidence that there will be.
+    pub(crate) fn retire(&self, last: Closed<E>) {
+        let mut closed = self.closed.lock();
+        self.last.store(last.epoch.get(), Ordering::Release);
+        let covered = closed.back().is_some_and(|own| own.epoch >= last.epoch);
+        if !covered && self.completed() < last.epoch {
+            closed.push_back(last);
+        }
+    }
+
+    /// A timeline of uses that no event can stand for: only a synchronize of the context can say that
+    /// they have finished.
+    pub(crate) fn without_events(last: Epoch) -> Timeline<E> {
+        let timeline = Timeline::new();
+        timeline.last.store(last.get(), Ordering::Release);
+        timeline
     }
 
     /// The last epoch of a stream that has left.
@@ -250,6 +277,19 @@ mod tests {
         timeline.unpublish(&bad.event);
         assert!(timeline.cover(Epoch::from_u64(3)).is_none());
         assert!(timeline.cover(Epoch::from_u64(2)).is_some());
+    }
+
+    #[test]
+    fn the_last_event_of_a_stream_that_has_left_is_kept() {
+        let timeline = Timeline::new();
+        let last = closed(3, Moment::Early);
+        timeline.publish(last.clone());
+        assert!(timeline.unpublish(&last.event), "the stream can record another");
+        timeline.retire(last.clone());
+        assert!(!timeline.unpublish(&last.event));
+        assert_eq!(timeline.latest().map(|own| *own.event), Some(3), "the only evidence is gone");
+        timeline.complete(Epoch::from_u64(3));
+        assert!(timeline.is_over() && timeline.latest().is_none());
     }
 
     #[test]

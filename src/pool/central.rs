@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::PooledEvent;
 use crate::backend::Backend;
 use crate::heap::{Growth, Heap};
-use crate::order::{Timeline, TimelineId, Timelines, completions};
+use crate::order::{Epoch, FreePoint, Timeline, TimelineId, Timelines, completions};
 use crate::pool_stream::core::{StreamCore, StreamCounters};
 use crate::stats::Stats;
 use crate::sync::{Arc, Weak};
@@ -19,6 +19,9 @@ pub(super) struct Central<B: Backend> {
     pub(super) foreign: BTreeMap<TimelineId, Weak<StreamCore<B>>>,
     /// Own timelines whose streams have left, oldest first, until they are over.
     pub(super) retired: Vec<Arc<Timeline<PooledEvent<B>>>>,
+    /// Stands for the uses by strangers since the last synchronize of the context began: streams that
+    /// are not registered, so that nothing but such a synchronize can say that they have finished.
+    strangers: Option<TimelineId>,
     /// The memory of the heap's granules, by address.
     pub(super) granules: BTreeMap<u64, B::Granule>,
     /// Memory that is of no use and could not be given back yet.
@@ -40,6 +43,7 @@ impl<B: Backend> Central<B> {
             timelines: Timelines::new(),
             foreign: BTreeMap::new(),
             retired: Vec::new(),
+            strangers: None,
             granules: BTreeMap::new(),
             stuck: Vec::new(),
             taking: 0,
@@ -57,6 +61,30 @@ impl<B: Backend> Central<B> {
             self.heap.settle(&self.timelines);
             self.heap.release_quarantine(&self.timelines);
         }
+    }
+
+    /// The free point of a block that a stranger has used.
+    ///
+    /// Its timeline is that of a stream which has left without an event: no query and no wait settles
+    /// it, a synchronize of the context does.
+    pub(super) fn stranger_point(&mut self) -> FreePoint {
+        let epoch = Epoch::FIRST;
+        if let Some(timeline) = self.strangers {
+            return FreePoint { timeline, epoch };
+        }
+        let timeline = Arc::new(Timeline::without_events(epoch));
+        let id = timeline.id();
+        self.timelines.insert(Arc::clone(&timeline));
+        self.retired.push(timeline);
+        self.strangers = Some(id);
+        FreePoint { timeline: id, epoch }
+    }
+
+    /// The timelines whose streams have left, for a synchronize that begins after this. What strangers
+    /// use from now on is not among it.
+    pub(super) fn retired_by_now(&mut self) -> Vec<Arc<Timeline<PooledEvent<B>>>> {
+        self.strangers = None;
+        self.retired.clone()
     }
 
     /// All that the device has given and not got back, in bytes.

@@ -1,7 +1,7 @@
 //! The one place that calls the backend: counts calls, sorts errors, recycles events.
 
 use crate::backend::{Backend, ErrorKind, MemoryInfo, StreamIdentity};
-use crate::error::Error;
+use crate::error::{Error, Reason};
 use crate::sync::host::OnceLock;
 use crate::sync::{Arc, Mutex, assert_no_lock_held, host};
 
@@ -70,6 +70,8 @@ calls! {
     /// Plain segments taken and given back, ranges reserved and released, granules created, mapped,
     /// made accessible, unmapped and destroyed.
     memory_calls,
+    /// Fills and copies that typed slices make themselves.
+    transfers,
     /// Looks at the device's free memory.
     memory_infos,
 }
@@ -177,6 +179,12 @@ impl<B: Backend> Driver<B> {
         look.unwrap_or(true)
     }
 
+    /// The error for a stream that was seen to be capturing: the one that has ended the context, if it
+    /// was met by the look itself.
+    pub(crate) fn seen_capturing(&self, what: &'static str) -> Error {
+        self.lost().cloned().unwrap_or_else(|| Error::new(Reason::Capturing { what }))
+    }
+
     /// An event to record: an idle one, or a new one.
     pub(crate) fn event(self: &Arc<Self>) -> Result<Arc<PooledEvent<B>>, Error> {
         let idle = self.idle.lock().pop();
@@ -233,6 +241,16 @@ impl<B: Backend> Driver<B> {
         run: impl FnOnce(&B) -> Result<T, B::Error>,
     ) -> Result<T, Error> {
         self.call(verb, &self.calls.memory_calls, run)
+    }
+
+    /// Submits a fill or a copy.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn transfer(
+        &self,
+        verb: &'static str,
+        run: impl FnOnce() -> Result<(), B::Error>,
+    ) -> Result<(), Error> {
+        self.call(verb, &self.calls.transfers, |_| run())
     }
 
     /// Gives granule memory back; on an error the granule still exists.

@@ -131,6 +131,10 @@ impl<B: Backend> PoolCore<B> {
                 self.synchronize(timeline, &closed)?;
             }
         }
+        // No event says what strangers, or streams whose last event was refused, still run.
+        if retired.iter().any(|timeline| !timeline.is_over()) {
+            self.quiesce_strangers()?;
+        }
         {
             let mut central = self.central.lock();
             for pin in &pins {
@@ -150,7 +154,7 @@ impl<B: Backend> PoolCore<B> {
             let mut registry = self.registry.lock();
             let streams = registry.streams();
             let unused = streams.iter().filter(|core| core.state.lock().is_unused());
-            let gone: Vec<_> = unused.filter_map(|core| registry.remove(core.id())).collect();
+            let gone: Vec<_> = unused.filter_map(|core| registry.remove(core.id)).collect();
             ((streams, gone), registry.is_empty())
         };
         // Outside the lock: the last reference lets the backend's stream go.

@@ -45,7 +45,7 @@ impl<B: Backend> PoolCore<B> {
         }
         if self.config.late_waits {
             miss.tried.push("synchronizing");
-            match self.quiesce_streams() {
+            match self.quiesce_all() {
                 Ok(()) => {}
                 Err(error) => miss.asked.meet(error),
             }
@@ -59,7 +59,7 @@ impl<B: Backend> PoolCore<B> {
                 return Ok(Some(block));
             }
             if self.config.late_waits {
-                match self.quiesce_streams() {
+                match self.quiesce_all() {
                     Ok(()) => {}
                     Err(error) => miss.asked.meet(error),
                 }

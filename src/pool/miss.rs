@@ -1,7 +1,6 @@
 //! A miss: the steps of an allocation that the stream's own list did not serve.
 
 use super::PoolCore;
-use super::ordering::capturing;
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::config::Reuse;
@@ -104,7 +103,7 @@ impl<B: Backend> PoolCore<B> {
     ) -> Result<Buffer<B>, Error> {
         self.begin_call()?;
         if self.driver.is_capturing(core.stream()) {
-            return Err(capturing("the stream"));
+            return Err(self.driver.seen_capturing("the stream"));
         }
         let (tried, asked) = Default::default();
         let mut miss = Miss { core, size, align, tried, over_limit: false, asked };

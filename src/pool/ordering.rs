@@ -2,7 +2,7 @@
 
 use super::{PoolCore, PooledEvent};
 use crate::backend::Backend;
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, NAMED};
 use crate::error::{Error, Reason};
 use crate::order::{Closed, Epoch, Evidence, Moment, Timeline, TimelineId};
 use crate::pool_stream::core::StreamCore;
@@ -18,8 +18,8 @@ const FRONTIER: usize = 32;
 
 /// A driver call in flight on a stream, counted under its lock. It holds the core as well, so that the
 /// last unlock is safe.
-pub(super) struct Pin<B: Backend> {
-    pub(super) core: Arc<StreamCore<B>>,
+pub(crate) struct Pin<B: Backend> {
+    pub(crate) core: Arc<StreamCore<B>>,
 }
 
 impl<B: Backend> Drop for Pin<B> {
@@ -40,7 +40,7 @@ impl<B: Backend> PoolCore<B> {
     ) -> Result<Closed<PooledEvent<B>>, Error> {
         let driver = &core.pool.driver;
         if driver.is_capturing(core.stream()) {
-            return Err(capturing("the stream"));
+            return Err(driver.seen_capturing("the stream"));
         }
         let event = driver.event()?;
         let (epoch, frontier) = {
@@ -54,11 +54,12 @@ impl<B: Backend> PoolCore<B> {
         // Recorded into a capture that has just begun, the event stands for nothing.
         if driver.is_capturing(core.stream()) {
             event.discard();
-            return Err(capturing("the stream"));
+            return Err(driver.seen_capturing("the stream"));
         }
         let closed = Closed { epoch, event, frontier, moment };
-        core.timeline.publish(closed.clone());
-        self.poll_backlog(&core.timeline);
+        if core.timeline.publish(closed.clone()) > BACKLOG {
+            self.poll_backlog(&core.timeline);
+        }
         Ok(closed)
     }
 
@@ -103,7 +104,7 @@ impl<B: Backend> PoolCore<B> {
         taker: &StreamCore<B>,
     ) -> Result<(), Error> {
         if taker.pool.driver.is_capturing(taker.stream()) {
-            return Err(capturing("the stream that is to wait"));
+            return Err(taker.pool.driver.seen_capturing("the stream that is to wait"));
         }
         let closed = self.close_epoch(source, Moment::Early)?;
         self.wait(taker, &source.timeline, &closed)
@@ -144,12 +145,11 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// An event that the driver refused is thrown away: its epoch counts as not closed. If nothing can
-    /// close it any more, because the stream has left, the blocks that wait for it are set aside until
-    /// a synchronize succeeds.
+    /// close it any more, because the stream has left, the event is kept (and destroyed after it) and
+    /// the blocks that wait for it are set aside until it, or the context, is synchronized.
     fn reject(&self, timeline: &Timeline<PooledEvent<B>>, closed: &Closed<PooledEvent<B>>) {
         closed.event.discard();
-        timeline.unpublish(&closed.event);
-        if timeline.last().is_some() {
+        if !timeline.unpublish(&closed.event) {
             self.central.lock().heap.quarantine_timeline(timeline.id());
         }
     }
@@ -169,12 +169,35 @@ impl<B: Backend> PoolCore<B> {
     /// up to now have completed. Streams that capture are left out.
     pub(crate) fn quiesce_streams(&self) -> Result<(), Error> {
         let streams = self.streams();
-        let retired = self.central.lock().retired.clone();
-        let captures = self.config.foreign_captures
-            || streams.iter().any(|core| self.driver.is_capturing(core.stream()));
-        if captures {
+        let retired = self.central.lock().retired_by_now();
+        if self.may_capture(&streams) {
             return self.quiesce_one_by_one(&streams, &retired);
         }
+        self.quiesce_context(&streams, &retired)
+    }
+
+    /// Everything that is queued in the context has finished when this returns `Ok`, also on streams
+    /// that are not registered. An error while a stream captures, since it would break the capture.
+    pub(super) fn quiesce_strangers(&self) -> Result<(), Error> {
+        let streams = self.streams();
+        let retired = self.central.lock().retired_by_now();
+        if self.may_capture(&streams) {
+            return Err(self.driver.seen_capturing("a stream of the context"));
+        }
+        self.quiesce_context(&streams, &retired)
+    }
+
+    /// Whether a synchronize of the context might break a capture.
+    fn may_capture(&self, streams: &[Arc<StreamCore<B>>]) -> bool {
+        self.config.foreign_captures
+            || streams.iter().any(|core| self.driver.is_capturing(core.stream()))
+    }
+
+    fn quiesce_context(
+        &self,
+        streams: &[Arc<StreamCore<B>>],
+        retired: &[Arc<Timeline<PooledEvent<B>>>],
+    ) -> Result<(), Error> {
         let mut noted: Vec<(&Timeline<PooledEvent<B>>, Epoch)> = Vec::with_capacity(streams.len());
         for core in streams.iter() {
             noted.push((&core.timeline, core.state.lock().advance()));
@@ -216,17 +239,29 @@ impl<B: Backend> PoolCore<B> {
         Ok(())
     }
 
-    /// At the end of a scope: closes a noted stream's epoch, asks its event once, and says whether it
-    /// has finished.
-    pub(crate) fn settle_noted(&self, id: TimelineId) -> bool {
+    /// At the end of a scope: closes each noted stream's epoch, asks its event once, and says which have
+    /// not finished.
+    pub(crate) fn settle_noted(&self, noted: impl Iterator<Item = TimelineId>) -> Vec<TimelineId> {
         if self.driver.lost().is_some() {
-            return false;
+            return noted.collect();
         }
-        let result = match self.pin(id) {
-            Some(pin) => self
-                .close_epoch(&pin.core, Moment::Early)
-                .and_then(|closed| self.ask(&pin.core.timeline, &closed)),
-            None => self.ask_retired(id),
+        let streams = self.streams();
+        noted.filter(|id| !self.settle_one(*id, &streams)).collect()
+    }
+
+    fn settle_one(&self, id: TimelineId, streams: &[Arc<StreamCore<B>>]) -> bool {
+        // The walk is in the order of the timelines.
+        let own = streams.binary_search_by_key(&id, |core| core.id).ok();
+        let result = match own.filter(|at| streams[*at].pin()) {
+            Some(at) => {
+                let core = &streams[at];
+                let result = self
+                    .close_epoch(core, Moment::Early)
+                    .and_then(|closed| self.ask(&core.timeline, &closed));
+                core.unpin();
+                result
+            }
+            None => self.settle_elsewhere(id),
         };
         result.unwrap_or_else(|error| {
             if !error.is_capture() {
@@ -234,6 +269,17 @@ impl<B: Backend> PoolCore<B> {
             }
             false
         })
+    }
+
+    /// As [`settle_one`](Self::settle_one), for a stream of another pool or one that has left.
+    fn settle_elsewhere(&self, id: TimelineId) -> Result<bool, Error> {
+        match self.pin(id) {
+            Some(pin) => {
+                let closed = self.close_epoch(&pin.core, Moment::Early)?;
+                self.ask(&pin.core.timeline, &closed)
+            }
+            None => self.ask_retired(id),
+        }
     }
 
     /// Whether all of a timeline has finished whose stream has left: its last epoch is closed.
@@ -266,10 +312,16 @@ impl<B: Backend> PoolCore<B> {
             return Ok(());
         }
         self.check_access(other)?;
+        self.order_after_now(&buffer.home, other)?;
+        self.name_user(buffer, other);
+        Ok(())
+    }
+
+    /// Names a stream in a buffer's set. The caller keeps the stream registered until this returns.
+    pub(super) fn name_user(&self, buffer: &Buffer<B>, other: &StreamCore<B>) {
         if !std::ptr::eq(self, &*other.pool) {
             self.know_foreign(other);
         }
-        self.order_after_now(&buffer.home, other)?;
         // Counted before it is named, so that a name is always counted.
         other.state.lock().named += 1;
         let named = {
@@ -278,15 +330,14 @@ impl<B: Backend> PoolCore<B> {
             let fresh = !set.iter().any(|own| own.is(other));
             if fresh {
                 set.push(Home::new(other));
-                buffer.share();
+                buffer.add_others(NAMED);
             }
             fresh
         };
         if !named {
-            // The handle that names `other` keeps it registered.
+            // The caller's own count keeps it registered.
             other.state.lock().named -= 1;
         }
-        Ok(())
     }
 
     /// Makes another stream of this pool a buffer's home.
@@ -307,16 +358,16 @@ impl<B: Backend> PoolCore<B> {
         if buffer.block.is_none() {
             other.state.lock().take(0);
         } else {
-            other.welcome(buffer.size(), false);
+            other.welcome(buffer.rounded(), false);
         }
         // SAFETY: the buffer is counted in home's `live` until the section below.
         let home = unsafe { buffer.home.counted() };
         let set = {
             let mut state = home.state.lock();
             let set = state.sets.remove(&buffer.address);
-            state.give(buffer.bytes);
+            state.give(buffer.bytes());
             if !buffer.block.is_none() {
-                state.forgo(buffer.bin);
+                state.forgo(buffer.rounded().bin);
             }
             home.note_if_unused(&state);
             set
@@ -329,7 +380,7 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Whether a stream's device has access to this pool's memory.
-    fn check_access(&self, other: &StreamCore<B>) -> Result<(), Error> {
+    pub(super) fn check_access(&self, other: &StreamCore<B>) -> Result<(), Error> {
         let context = other.identity.context;
         let same = context == self.driver.context_id();
         let peer = || self.peers.iter().any(|own| own.context_id() == context);
@@ -338,15 +389,11 @@ impl<B: Backend> PoolCore<B> {
 
     /// Stamps of this pool's blocks may name a stream of another pool from now on.
     fn know_foreign(&self, other: &StreamCore<B>) {
-        let core = other.pool.registry.lock().get(other.id()).map(Arc::downgrade);
+        let core = other.pool.registry.lock().get(other.id).map(Arc::downgrade);
         let mut central = self.central.lock();
         central.timelines.insert(Arc::clone(&other.timeline));
         if let Some(core) = core {
-            central.foreign.insert(other.id(), core);
+            central.foreign.insert(other.id, core);
         }
     }
-}
-
-pub(super) fn capturing(what: &'static str) -> Error {
-    Error::new(Reason::Capturing { what })
 }

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(feature = "cuda")]
+use super::ordering::Pin;
 use super::{PoolCore, StreamPool};
+#[cfg(feature = "cuda")]
+use crate::backend::StreamKind;
 use crate::backend::{Backend, StreamIdentity};
 use crate::order::TimelineId;
 use crate::pool_stream::core::{Detours, StreamCore};
@@ -40,20 +44,29 @@ impl<B: Backend> Registry<B> {
         self.by_timeline.get(&id).map(|own| &own.core)
     }
 
+    /// The live registration of the stream that a handle names in a context, of whichever kind it is.
+    #[cfg(feature = "cuda")]
+    fn named(&self, context: u64, handle: u64) -> Option<&Arc<StreamCore<B>>> {
+        let bound = |kind| StreamIdentity { context, handle, kind };
+        let kinds = bound(StreamKind::NonBlocking)..=bound(StreamKind::PerThread);
+        let (_, id) = self.by_identity.range(kinds).next()?;
+        self.get(*id)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.by_timeline.is_empty()
     }
 
     /// From now on a registration of this stream makes a new timeline.
     pub(super) fn unname(&mut self, core: &StreamCore<B>) {
-        if self.by_identity.get(&core.identity) == Some(&core.id()) {
+        if self.by_identity.get(&core.identity) == Some(&core.id) {
             self.by_identity.remove(&core.identity);
         }
     }
 
     /// Takes [`unname`](Self::unname) back, unless the stream was registered anew meanwhile.
     pub(super) fn rename(&mut self, core: &StreamCore<B>) {
-        self.by_identity.entry(core.identity).or_insert(core.id());
+        self.by_identity.entry(core.identity).or_insert(core.id);
     }
 
     /// Forgets a stream that has left. The caller drops it outside the lock.
@@ -92,9 +105,9 @@ pub(super) fn register<B: Backend>(
     pool.core().central.lock().timelines.insert(Arc::clone(&core.timeline));
     let handle = PoolStream::new(Arc::clone(&core), pool.clone());
     registry.walk = None;
-    registry.by_identity.insert(identity, core.id());
+    registry.by_identity.insert(identity, core.id);
     let weak = Arc::downgrade(handle.handle());
-    registry.by_timeline.insert(core.id(), Registered { core, handle: weak });
+    registry.by_timeline.insert(core.id, Registered { core, handle: weak });
     (handle, None)
 }
 
@@ -122,11 +135,25 @@ impl<B: Backend> PoolCore<B> {
         own.or_else(|| self.central.lock().foreign.get(&id).and_then(Weak::upgrade))
     }
 
+    /// Finds a stream among the live registrations of this pool, or of its peers for another context,
+    /// and counts a call on it. Makes no driver call.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn find_stream(&self, context: u64, handle: u64) -> Option<Pin<B>> {
+        let find = |pool: &PoolCore<B>| {
+            let core = pool.registry.lock().named(context, handle).cloned()?;
+            core.pin().then(|| Pin { core })
+        };
+        if context == self.driver.context_id() {
+            return find(self);
+        }
+        self.peer_pools.iter().filter_map(Weak::upgrade).find_map(|pool| find(&pool))
+    }
+
     /// The handle of a stream that a live buffer counts.
     pub(crate) fn handle_of(self: &Arc<Self>, core: &StreamCore<B>) -> PoolStream<B> {
         let pool = self.handle();
         let mut registry = self.registry.lock();
-        let own = registry.by_timeline.get_mut(&core.id());
+        let own = registry.by_timeline.get_mut(&core.id);
         own.expect("a stream with a live buffer is registered").handle(&pool)
     }
 

@@ -98,7 +98,7 @@ impl<B: Backend> PoolCore<B> {
         {
             let mut central = self.central.lock();
             central.drain(core, 0);
-            core.timeline.retire(closed.epoch);
+            core.timeline.retire(closed);
             central.retired.push(Arc::clone(&core.timeline));
             let counters = core.state.lock().counters;
             central.past.hits += counters.hits;
@@ -106,7 +106,7 @@ impl<B: Backend> PoolCore<B> {
             central.past.peak_in_use = central.past.peak_in_use.max(counters.peak_in_use);
             drop(central);
             let mut registry = self.registry.lock();
-            let gone = registry.remove(core.id());
+            let gone = registry.remove(core.id);
             drop(registry);
             drop(gone);
         }

@@ -9,9 +9,9 @@ use super::list::{FreeBlock, StreamList};
 use crate::backend::{Backend, StreamIdentity};
 use crate::buffer::Buffer;
 use crate::heap::BlockId;
-use crate::heap::size_class::Rounded;
+use crate::heap::size_class::{Grains, Rounded};
 use crate::order::{Closed, Epoch, Frontier, Stamps, Taker, Timeline, TimelineId};
-use crate::pool::{PoolCore, PooledEvent};
+use crate::pool::{PoolCore, PoolId, PooledEvent};
 use crate::sync::{Arc, Lifetime, SpinLock};
 
 /// One stream of one pool.
@@ -19,6 +19,9 @@ pub(crate) struct StreamCore<B: Backend> {
     /// The small lock. It guards sections of a few dozen instructions, and no driver call. Streams are
     /// used by different threads: none shares a cache line with another's lock.
     pub(crate) state: CachePadded<SpinLock<StreamState<B>>>,
+    /// The timeline's and the pool's numbers: a free in a scope asks for both.
+    pub(crate) id: TimelineId,
+    pub(crate) pool_id: PoolId,
     pub(crate) timeline: Arc<Timeline<PooledEvent<B>>>,
     pub(crate) pool: Arc<PoolCore<B>>,
     pub(crate) identity: StreamIdentity,
@@ -144,8 +147,8 @@ impl<B: Backend> StreamState<B> {
 
     /// Puts a free block on the list, stamped with the open epoch.
     #[inline]
-    pub(crate) fn put(&mut self, bin: u8, block: BlockId, address: u64, bytes: u64) {
-        self.list.push(bin, FreeBlock { address, bytes, epoch: self.open, block });
+    pub(crate) fn put(&mut self, bin: u8, block: BlockId, address: u64, size: Grains) {
+        self.list.push(bin, FreeBlock { address, epoch: self.open, block, size });
     }
 
     /// A block in a buffer of this stream will not come back to its list.
@@ -166,19 +169,17 @@ impl<B: Backend> StreamCore<B> {
         identity: StreamIdentity,
         record_on_free: bool,
     ) -> StreamCore<B> {
+        let timeline = Arc::new(Timeline::new());
         StreamCore {
+            id: timeline.id(),
+            pool_id: pool.id,
             state: CachePadded::new(SpinLock::new(StreamState::new(record_on_free))),
-            timeline: Arc::new(Timeline::new()),
+            timeline,
             pool,
             identity,
             stream: Some(stream),
             lifetime: Lifetime::default(),
         }
-    }
-
-    pub(crate) fn id(&self) -> TimelineId {
-        self.lifetime.touch();
-        self.timeline.id()
     }
 
     /// The backend's stream.
@@ -223,7 +224,7 @@ impl<B: Backend> StreamCore<B> {
 
     /// What its next operation is ordered after.
     pub(crate) fn taker(&self) -> Taker {
-        Taker { home: self.id(), frontier: Arc::clone(&self.state.lock().frontier) }
+        Taker { home: self.id, frontier: Arc::clone(&self.state.lock().frontier) }
     }
 
     /// This stream now waits for a closed epoch of `timeline`. To be called after the wait returned.
@@ -233,7 +234,7 @@ impl<B: Backend> StreamCore<B> {
         timeline: TimelineId,
         closed: &Closed<PooledEvent<B>>,
     ) -> usize {
-        let home = self.id();
+        let home = self.id;
         let mut state = self.state.lock();
         let frontier = Arc::make_mut(&mut state.frontier);
         frontier.join(&closed.frontier, home);
@@ -266,7 +267,7 @@ impl<B: Backend> StreamCore<B> {
     pub(crate) fn note_if_unused(&self, state: &StreamState<B>) {
         self.lifetime.touch();
         if state.detours.has(Detours::ORPHAN) && state.is_unused() {
-            self.pool.note_unused(self.id());
+            self.pool.note_unused(self.id);
         }
     }
 
@@ -281,7 +282,7 @@ impl<B: Backend> StreamCore<B> {
             // `each` may be slow and runs unlocked.
             state.list.drain(bytes, |free| drained.push(free));
         }
-        let id = self.id();
+        let id = self.id;
         for free in drained {
             each(free.block, Stamps::of(id, free.epoch));
         }

@@ -51,23 +51,30 @@ impl<T> SpinLock<T> {
         SpinLock { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
+    /// Locks if nobody holds the lock.
     #[inline]
-    pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
+    pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
         // Acquire, with the release store of the last unlock: its section happened before this one.
-        if self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
-        {
-            self.lock_contended();
-        }
-        SpinGuard {
+        let locked =
+            self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        locked.is_ok().then(|| SpinGuard {
             lock: self,
             #[cfg(loom)]
             value: Some(self.value.get_mut()),
             _held: Held::new(),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
+        match self.try_lock() {
+            Some(guard) => guard,
+            None => self.lock_contended(),
         }
     }
 
     #[cold]
-    fn lock_contended(&self) {
+    fn lock_contended(&self) -> SpinGuard<'_, T> {
         #[cfg(not(loom))]
         let mut spins = 0;
         loop {
@@ -80,13 +87,8 @@ impl<T> SpinLock<T> {
             }
             #[cfg(loom)]
             loom::thread::yield_now();
-            // Acquire: as in `lock`.
-            if self
-                .locked
-                .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-            {
-                return;
+            if let Some(guard) = self.try_lock() {
+                return guard;
             }
         }
     }

@@ -108,6 +108,12 @@ impl Lab {
         self.pool.stats()
     }
 
+    /// How many buffers have been freed.
+    pub(crate) fn frees(&self) -> u64 {
+        let stats = self.stats();
+        stats.hits + stats.misses - stats.live
+    }
+
     /// The driver calls that something makes, launches left out.
     pub(crate) fn calls_of<R>(&self, act: impl FnOnce() -> R) -> (R, CallCounts) {
         let before = self.device.counts();
@@ -135,8 +141,7 @@ impl Lab {
     #[track_caller]
     pub(crate) fn accounts_match(&self) {
         let stats = self.stats();
-        let accounted =
-            stats.in_use + stats.free_clean + stats.free_pending + stats.quarantined;
+        let accounted = stats.in_use + stats.free_clean + stats.free_pending + stats.quarantined;
         assert_eq!(stats.reserved, accounted + stats.in_transit, "{stats:?}");
         assert_eq!(stats.in_transit, 0, "in transit at rest: {stats:?}");
         assert_eq!(stats.reserved, self.device.memory_in_use(), "{stats:?}");

@@ -4,7 +4,13 @@
 //! A test asserts two things: that the device's oracle has seen no hazard, and, by counters and
 //! addresses, that the pool did no more than it had to.
 
+mod capture;
 mod common;
+mod end;
+mod errors;
+mod memory;
 mod ordering;
 mod scope;
+mod sizes;
+mod streams;
 mod threads;

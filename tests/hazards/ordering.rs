@@ -19,7 +19,7 @@ fn h01_freed_and_allocated_on_one_stream_comes_back_with_no_driver_call() {
             lab.hold(&a, BLOCK)
         });
         assert_eq!((again.at(), calls), (at, CallCounts::default()));
-        assert_eq!((lab.stats().hits, lab.stats().frees), (1, 1));
+        assert_eq!((lab.stats().hits, lab.frees()), (1, 1));
         again.write(&a);
     });
 }
@@ -84,8 +84,7 @@ fn h03_once_a_has_finished_b_takes_x_with_no_wait() {
 /// What FIDESlib's pull request 40 clears between two layers.
 fn fill_37_streams(lab: &Lab) -> (Vec<Stream>, Vec<Held>) {
     let streams: Vec<Stream> = (0..37).map(|_| lab.stream()).collect();
-    let buffers: Vec<Held> =
-        (0..4816).map(|n| lab.hold(&streams[n % 37], 512 * KIB)).collect();
+    let buffers: Vec<Held> = (0..4816).map(|n| lab.hold(&streams[n % 37], 512 * KIB)).collect();
     for (n, buffer) in buffers.iter().enumerate() {
         buffer.write(&streams[n % 37]);
     }
@@ -407,7 +406,11 @@ fn h14_with_every_record_failing_only_a_synchronize_makes_it_clean() {
         lab.device.inject(FaultPlan::new(Call::Record).from_then_on());
         let (y, calls) = lab.calls_of(|| lab.hold(&b, BLOCK));
         y.write(&b);
-        assert_eq!((calls.stream_waits, calls.event_queries), (0, 0), "an unrecorded event counted");
+        assert_eq!(
+            (calls.stream_waits, calls.event_queries),
+            (0, 0),
+            "an unrecorded event counted"
+        );
         assert_eq!(calls.context_synchronizes, 1);
         let error = a.mark().expect_err("every record fails");
         assert!(!error.is_capture() && !error.is_out_of_memory() && !error.is_device_lost());
@@ -501,7 +504,11 @@ fn h17_a_pipeline_holds_its_depth_and_no_more() {
                 for _ in 0..300 {
                     let mut x = lab.hold(&a, BLOCK);
                     x.write(&a);
-                    if moves { x.rehome(&b) } else { x.share(&b) }
+                    if moves {
+                        x.rehome(&b)
+                    } else {
+                        x.share(&b)
+                    }
                     x.read(&b);
                     under_way.push_back(x);
                     if under_way.len() as u64 > depth {
@@ -586,8 +593,7 @@ fn h19(
     y.launch(&a, y.writes().taking(1_000_000));
     let at = x.at();
     let mut y = Some(y);
-    let neighbour_later =
-        matches!(between, Between::NeighbourAfter | Between::NeighbourAndProbe);
+    let neighbour_later = matches!(between, Between::NeighbourAfter | Between::NeighbourAndProbe);
     if !neighbour_later {
         y = None;
     }

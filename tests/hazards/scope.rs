@@ -294,7 +294,7 @@ fn h33_release_with_a_failing_synchronize_drops_in_the_ordinary_way() {
         lab.device.inject(FaultPlan::new(Call::SynchronizeContext));
         let error = lab.pool.release(held).expect_err("the synchronize fails");
         assert!(!error.is_device_lost() && !error.is_out_of_memory());
-        assert_eq!((lab.stats().in_use, lab.stats().frees), (0, 2));
+        assert_eq!((lab.stats().in_use, lab.frees()), (0, 2));
         assert_eq!(lab.stats().free_clean, 0, "nothing was seen to finish");
         let (y, calls) = lab.calls_of(|| lab.hold(&b, 2 * BLOCK));
         y.write(&b);
@@ -417,8 +417,9 @@ fn h36_a_failing_synchronize_opens_no_scope_and_cleans_nothing() {
 fn h36_one_stream_of_many_fails() {
     in_both_kinds(|setup| {
         for nth in 1..=3_u64 {
-            let options =
-                |builder: streampool::PoolBuilder<_>| builder.limit(3 * BLOCK).foreign_captures(true);
+            let options = |builder: streampool::PoolBuilder<_>| {
+                builder.limit(3 * BLOCK).foreign_captures(true)
+            };
             let lab = setup.lab_with(options);
             let streams: [Stream; 3] = lab.streams();
             for stream in &streams {
@@ -489,9 +490,8 @@ fn h37_so_is_what_was_freed_inside_with_nothing_launched() {
         assert_eq!((calls.context_synchronizes, calls.event_synchronizes), (1, 0));
         assert_eq!((calls.event_records, calls.event_queries), (4, 4), "one a stream");
         let taker = lab.stream();
-        let (all, calls) = lab.calls_of(|| {
-            (0..16).map(|_| lab.hold(&taker, BLOCK)).collect::<Vec<_>>()
-        });
+        let (all, calls) =
+            lab.calls_of(|| (0..16).map(|_| lab.hold(&taker, BLOCK)).collect::<Vec<_>>());
         assert_eq!((calls.stream_waits, calls.event_records, calls.mapping_calls()), (0, 0, 0));
         all.iter().for_each(|own| own.write(&taker));
     });

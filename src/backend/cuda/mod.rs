@@ -26,6 +26,7 @@ mod context_number;
 mod error;
 mod exit;
 mod thread;
+pub(crate) mod transfers;
 mod verbs;
 mod virtual_memory;
 

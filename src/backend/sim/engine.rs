@@ -190,7 +190,7 @@ impl Engine {
     fn start_head(&mut self, id: TimelineId) {
         let timeline = self.timeline_mut(id);
         let Some(op) = timeline.queue.front() else { return };
-        let (number, submitted) = (op.number, op.submitted);
+        let number = op.number;
         let duration = match &op.work {
             Work::Marker | Work::Wait(..) => 0,
             Work::Kernel(launched) => launched.duration,
@@ -200,7 +200,7 @@ impl Engine {
             return;
         }
         let key = match self.schedule {
-            Schedule::Timed => submitted.max(self.moment) + duration,
+            Schedule::Timed => self.moment + duration,
             Schedule::Random => self.random(),
             Schedule::Frozen(frozen) if frozen == number => {
                 self.timeline_mut(id).head = Head::Frozen;
@@ -357,6 +357,16 @@ impl Engine {
         self.agenda.iter().any(|&Reverse((_, number, id))| {
             is_ready(&self.timelines, id, number) && self.timeline(id).context == context
         })
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn live_timelines(&self) -> usize {
+        self.timelines.iter().flatten().count()
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn agenda_len(&self) -> usize {
+        self.agenda.len()
     }
 
     /// Whether a stream has operations that have not executed.

@@ -45,7 +45,7 @@ impl HazardKind {
     fn name(self) -> &'static str {
         match self {
             HazardKind::Race => "race",
-            HazardKind::Reuse => "reuse before the earlier owner's use",
+            HazardKind::Reuse => "reuse not ordered after an earlier owner's use",
             HazardKind::Overlap => "handed out twice",
             HazardKind::Lifetime => "used while nobody holds it",
             HazardKind::UnmappedInUse => "taken away while in use",

@@ -321,3 +321,38 @@ impl State {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::backend::Backend;
+    use crate::sim::{Kernel, Schedule, SimConfig, SimDevice};
+
+    /// A program that never synchronizes its context must not gather what is over.
+    #[test]
+    fn nothing_is_left_of_streams_whose_work_was_seen_to_finish() {
+        let device = SimDevice::new(1);
+        let event = device.create_event().unwrap();
+        for _ in 0..2000 {
+            let stream = device.create_blocking_stream();
+            device.launch(&stream, Kernel::new()).unwrap();
+            device.record(&event, &stream).unwrap();
+            drop(stream);
+            device.synchronize_event(&event).unwrap();
+        }
+        let state = device.machine.lock();
+        assert_eq!(state.engine.live_timelines(), 1, "the legacy stream's");
+        assert!(state.contexts[0].listed.len() < 10);
+        assert!(state.contexts[0].blocking.is_empty());
+    }
+
+    #[test]
+    fn what_a_synchronize_has_executed_leaves_the_agenda() {
+        let device = SimDevice::new(SimConfig { schedule: Schedule::Lazy, ..SimConfig::default() });
+        let stream = device.create_stream();
+        for _ in 0..2000 {
+            device.launch(&stream, Kernel::new()).unwrap();
+            device.synchronize_context().unwrap();
+        }
+        assert!(device.machine.lock().engine.agenda_len() < 100);
+    }
+}

@@ -1,0 +1,321 @@
+//! The pool on the CUDA backend, on the stand-in for the driver (`standin/`): which driver calls each
+//! operation makes, and what they leave alone.
+
+#![cfg(target_os = "linux")]
+
+#[path = "common/pooled.rs"]
+mod pooled;
+#[path = "common/standin.rs"]
+mod standin;
+
+use std::fs;
+use std::process;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
+use streampool::Buffer;
+use streampool::cuda::{CudaBackend, CudaPool, PooledSlice};
+
+use pooled::Pooled;
+use standin::{Scratch, standin};
+use sys::CUresult as Code;
+use sys::CUstreamCaptureMode as Mode;
+
+const MIB: usize = 1 << 20;
+
+/// All capture modes.
+const MODES: [Mode; 3] = [
+    Mode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+    Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+    Mode::CU_STREAM_CAPTURE_MODE_RELAXED,
+];
+
+/// Makes a context current; null for none.
+fn set_current(context: sys::CUcontext) {
+    // SAFETY: sound because the context is alive, or null.
+    unsafe { result::ctx::set_current(context).unwrap() };
+}
+
+/// Every operation of a pool that may call the driver, the out-of-memory ladder among them; `check` is
+/// called after each, with its name.
+fn every_operation(pooled: &Pooled, check: &mut dyn FnMut(&str)) {
+    let Pooled { pool, home, .. } = pooled;
+    let (_, other) = pooled.another();
+    let mut done = |name: &str, succeeded: bool| {
+        assert!(succeeded, "{name} fails");
+        check(name);
+    };
+    done("stream", true);
+    let first = home.alloc(MIB);
+    done("a growth", first.is_ok());
+    drop(first);
+    done("a free", true);
+    let mut first = home.alloc(MIB).unwrap();
+    done("a hit", true);
+    done("use_on", first.use_on(&other).is_ok());
+    done("move_to", first.move_to(&other).is_ok());
+    drop(first);
+    done("a free of what two streams used", true);
+    done("a miss", home.alloc(2 * MIB).is_ok());
+    done("mark", other.mark().is_ok());
+    done("wait_for", home.wait_for(&other).is_ok());
+    done("a stream's synchronize", home.synchronize().is_ok());
+    done("the pool's synchronize", pool.synchronize().is_ok());
+    let scope = pool.quiesce().unwrap();
+    done("quiesce", true);
+    drop(home.alloc(MIB).unwrap());
+    done("the end of a scope", scope.finish().freed == 1);
+    done("release", pool.release(home.alloc(MIB).unwrap()).is_ok());
+    done("reserve", pool.reserve(40 << 20).is_ok());
+    done("trim", pool.trim(0).is_ok());
+    done("the ladder", home.alloc(64 * MIB + 1).unwrap_err().is_over_limit());
+    done("retire", other.retire().is_ok());
+    done("stats", pool.stats().in_use == 0);
+    done("take_error", pool.take_error().is_none());
+}
+
+/// A pool with the limit that [`every_operation`] reaches.
+fn limited() -> Pooled {
+    Pooled::with(|backend| CudaPool::builder(backend).limit(64 << 20).build().unwrap())
+}
+
+#[test]
+fn a_hit_and_a_free_make_no_call_in_any_context() {
+    standin().with("STANDIN_DEVICES", 2).run(|standin| {
+        let pooled = Pooled::new();
+        let elsewhere = CudaContext::new(1).unwrap();
+        let sizes = [1, 4096, 512 << 10, 3 * MIB];
+        let warm: Vec<_> = sizes.map(|bytes| pooled.home.alloc(bytes).unwrap()).into();
+        drop(warm);
+        for found in [pooled.context.cu_ctx(), elsewhere.cu_ctx(), std::ptr::null_mut()] {
+            set_current(found);
+            standin.reset();
+            for _ in 0..3 {
+                let buffers: Vec<_> = sizes.map(|bytes| pooled.home.alloc(bytes).unwrap()).into();
+                // SAFETY: sound because nothing is read.
+                let slice = unsafe { pooled.home.alloc_slice::<u64>(0).unwrap() };
+                // Freed where it was allocated, and elsewhere.
+                thread::scope(|scope| {
+                    scope.spawn(|| drop(slice)).join().unwrap();
+                });
+                drop(buffers);
+            }
+            assert_eq!(standin.names(), Vec::<String>::new());
+            assert_eq!(standin.current_context(), found.addr());
+        }
+        assert_eq!(pooled.pool.stats().hits, 36);
+    });
+}
+
+#[test]
+fn a_slice_is_dropped_in_a_thread_local_destructor_without_a_call() {
+    thread_local! {
+        static KEPT: std::cell::RefCell<Option<PooledSlice<u8>>> =
+            const { std::cell::RefCell::new(None) };
+    }
+    standin().run(|standin| {
+        let pooled = Pooled::new();
+        let slice = pooled.home.alloc_zeros::<u8>(100).unwrap();
+        standin.reset();
+        thread::spawn(|| KEPT.set(Some(slice))).join().unwrap();
+        assert_eq!(standin.calls(), 0);
+        assert_eq!(pooled.pool.stats().in_use, 0);
+    });
+}
+
+#[test]
+fn a_scope_is_one_synchronize_and_one_record_and_query_for_each_stream() {
+    standin().run(|standin| {
+        let pooled = Pooled::new();
+        let mut homes = vec![pooled.home.clone()];
+        homes.extend((0..6).map(|_| pooled.another().1));
+        for count in [0, 1, 7] {
+            // Many buffers: the calls are by stream.
+            let used = homes[..count].iter();
+            let buffers: Vec<Buffer<_>> =
+                used.flat_map(|home| (0..20).map(|_| home.alloc(4096).unwrap())).collect();
+            standin.reset();
+            let report = pooled.pool.release(buffers).unwrap();
+            assert_eq!((report.freed, report.clean), (20 * count as u64, 20 * count as u64));
+            assert_eq!(standin.count("cuCtxSynchronize"), 1);
+            assert_eq!(standin.count("cuEventRecord"), count as u64);
+            assert_eq!(standin.count("cuEventQuery"), count as u64);
+            for waits in ["cuStreamWaitEvent", "cuEventSynchronize", "cuStreamSynchronize"] {
+                assert_eq!(standin.count(waits), 0, "{waits}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_miss_across_streams_is_one_record_for_each_source() {
+    standin().run(|standin| {
+        let pooled = Pooled::new();
+        let (stream, other) = pooled.another();
+        let buffers: Vec<_> = (0..30).map(|_| other.alloc(MIB).unwrap()).collect();
+        standin.hold(stream.cu_stream());
+        standin.reset();
+        drop(buffers);
+        assert_eq!(standin.calls(), 0);
+        let _taken = pooled.home.alloc(MIB).unwrap();
+        assert!(standin.count("cuEventRecord") <= 1);
+        standin.release(stream.cu_stream());
+        // Finished by now: one query tells, no wait is needed.
+        standin.reset();
+        let _taken: Vec<_> = (0..29).map(|_| pooled.home.alloc(MIB).unwrap()).collect();
+        assert!(standin.count("cuEventRecord") <= 1);
+        assert_eq!(standin.count("cuStreamWaitEvent"), 0);
+    });
+}
+
+#[test]
+fn every_operation_leaves_the_current_context_as_found() {
+    standin().with("STANDIN_DEVICES", 2).run(|standin| {
+        let pooled = limited();
+        let elsewhere = CudaContext::new(1).unwrap();
+        for found in [pooled.context.cu_ctx(), elsewhere.cu_ctx(), std::ptr::null_mut()] {
+            set_current(found);
+            // cudarc's stream, which this makes, is what changes the context here.
+            every_operation(&pooled, &mut |operation| match operation {
+                "stream" => set_current(found),
+                _ => assert_eq!(standin.current_context(), found.addr(), "{operation}"),
+            });
+        }
+        let Pooled { context, pool, stream, home } = pooled;
+        drop((context, stream));
+        set_current(elsewhere.cu_ctx());
+        drop((home, pool));
+        assert_eq!(standin.current_context(), elsewhere.cu_ctx().addr());
+    });
+}
+
+#[test]
+fn errors_of_the_program_are_neither_consumed_nor_reported() {
+    standin().run(|_| {
+        let pooled = limited();
+        let parked = DriverError(Code::CUDA_ERROR_NOT_FOUND);
+        every_operation(&pooled, &mut |operation| {
+            if operation != "stream" {
+                assert_eq!(pooled.context.check_err(), Err(parked), "{operation}");
+                assert_eq!(pooled.context.check_err(), Ok(()), "{operation}");
+            }
+            pooled.context.record_err(Err::<(), _>(parked));
+        });
+        drop((pooled.home, pooled.stream, pooled.pool));
+        assert_eq!(pooled.context.check_err(), Err(parked));
+    });
+}
+
+/// Captures in each mode, runs every operation on this or another thread, and ends the capture, which
+/// must be whole.
+fn operate_during_captures(pooled: &Pooled, captured: &Arc<CudaStream>) {
+    for mode in MODES {
+        for other_thread in [false, true] {
+            captured.begin_capture(mode).unwrap();
+            if other_thread {
+                let run = || every_operation(pooled, &mut |_| {});
+                thread::scope(|scope| scope.spawn(run).join().unwrap());
+            } else {
+                every_operation(pooled, &mut |_| {});
+            }
+            let ended = captured.end_capture(sys::CUgraphInstantiate_flags(0));
+            ended.unwrap_or_else(|error| panic!("{mode:?}, {other_thread}: {error:?}"));
+        }
+    }
+    // And afterwards all can be had again.
+    drop(pooled.home.alloc(64 * MIB).unwrap());
+}
+
+#[test]
+fn a_capture_on_a_registered_stream_survives_every_operation() {
+    standin().run(|_| {
+        let pooled = limited();
+        let (captured, registered) = pooled.another();
+        let before = registered.alloc(MIB).unwrap();
+        drop(before);
+        operate_during_captures(&pooled, &captured);
+        captured.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+        assert!(registered.alloc(MIB).unwrap_err().is_capture());
+        assert!(registered.mark().unwrap_err().is_capture());
+        captured.end_capture(sys::CUgraphInstantiate_flags(0)).unwrap();
+    });
+}
+
+#[test]
+fn a_capture_on_an_announced_stream_survives_every_operation() {
+    standin().run(|_| {
+        let pooled = Pooled::with(|backend| {
+            let pool = CudaPool::builder(backend).limit(64 << 20).foreign_captures(true);
+            pool.build().unwrap()
+        });
+        operate_during_captures(&pooled, &pooled.stranger());
+    });
+}
+
+/// Leaves buffers behind where the end of the process finds them: in a static, and in a thread-local of
+/// the main thread.
+fn leave_behind() {
+    static LIVE: OnceLock<(PooledSlice<u8>, Buffer<CudaBackend>)> = OnceLock::new();
+    thread_local! {
+        static LAST: std::cell::OnceCell<(PooledSlice<u8>, Pooled)> =
+            const { std::cell::OnceCell::new() };
+    }
+    let pooled = Pooled::new();
+    let slice = pooled.home.alloc_zeros::<u8>(100).unwrap();
+    let buffer = pooled.home.alloc(MIB).unwrap();
+    assert!(LIVE.set((slice, buffer)).is_ok());
+    let last = pooled.home.clone_htod(&[1u8; 64]).unwrap();
+    assert!(LAST.with(|kept| kept.set((last, pooled)).is_ok()));
+}
+
+/// Nothing is called after the driver has gone. In the child there is no trace of its own to read.
+fn check_end(trace: &std::path::Path) {
+    if let Ok(trace) = fs::read_to_string(trace) {
+        let lines: Vec<&str> = trace.lines().collect();
+        assert_eq!(lines.last(), Some(&"exit"), "a call after the driver has gone: {lines:?}");
+    }
+}
+
+#[test]
+fn the_process_returns_with_live_buffers() {
+    let scratch = Scratch::new();
+    let trace = scratch.0.join("trace");
+    standin().with("STANDIN_TRACE", trace.display()).run(|_| leave_behind());
+    check_end(&trace);
+}
+
+#[test]
+fn the_process_exits_with_live_buffers() {
+    let scratch = Scratch::new();
+    let trace = scratch.0.join("trace");
+    standin().with("STANDIN_TRACE", trace.display()).run(|_| {
+        leave_behind();
+        process::exit(0);
+    });
+    check_end(&trace);
+}
+
+#[test]
+fn a_pool_that_is_dropped_gives_everything_back() {
+    standin().run(|standin| {
+        let backend = CudaBackend::open(0).unwrap();
+        let before = cudarc::driver::result::mem_get_info();
+        let context = Arc::clone(backend.context());
+        context.bind_to_thread().unwrap();
+        let before = before.or_else(|_| cudarc::driver::result::mem_get_info()).unwrap();
+        let pool = CudaPool::new(backend);
+        let home = pool.stream(context.new_stream().unwrap()).unwrap();
+        let slice = home.clone_htod(&[1u8; 5000]).unwrap();
+        drop((pool, home));
+        let kept = slice.pool_stream();
+        drop((slice, kept));
+        // What the last drop left is finished by the next call of any pool.
+        let other = CudaPool::new(CudaBackend::new(&context).unwrap());
+        for _ in 0..3 {
+            other.trim(0).unwrap();
+        }
+        assert_eq!(cudarc::driver::result::mem_get_info().unwrap(), before);
+        assert_eq!(standin.count("cuStreamDestroy_v2"), 1);
+    });
+}
