@@ -62,7 +62,7 @@ fn a_timeline_is_over_once() {
             let (timeline, note) = (Arc::clone(&timeline), Arc::clone(&note));
             spawn(move || {
                 note.set(7);
-                timeline.retire(epoch(3));
+                timeline.retire(closed(3));
             })
         };
         if timeline.is_over() {
@@ -134,7 +134,7 @@ fn a_look_gets_the_first_event_that_covers() {
         let publishing = [publish(1), publish(2)];
         let cover = timeline.cover(epoch(1)).map_or(0, |own| own.epoch.get());
         reached[cover as usize].mark(true);
-        publishing.into_iter().for_each(Thread::join);
+        publishing.into_iter().map(Thread::join).for_each(drop);
         assert_eq!(timeline.cover(epoch(1)).map(|own| own.epoch), Some(epoch(1)));
         assert_eq!(timeline.cover(epoch(2)).map(|own| own.epoch), Some(epoch(2)));
         timeline.complete(epoch(2));
@@ -171,4 +171,31 @@ fn an_event_is_pinned_from_look_up_to_use() {
         assert_eq!(recycled.load(Ordering::Relaxed), 1, "the event is lost");
     });
     overtaken.assert("the epoch completes between look-up and use");
+}
+
+/// A driver refuses a stream's last event while the stream leaves: whichever comes first, the event is
+/// still there, as the only evidence that there will be.
+#[test]
+fn the_last_event_survives_a_refusal() {
+    let (refused, kept) = (Reached::default(), Reached::default());
+    let (before, after) = (refused.clone(), kept.clone());
+    check("refusal against retirement", move || {
+        let timeline = Arc::new(Timeline::new());
+        let last = closed(1);
+        timeline.publish(last.clone());
+        let refusing = {
+            let (timeline, event) = (Arc::clone(&timeline), Arc::clone(&last.event));
+            spawn(move || timeline.unpublish(&event))
+        };
+        timeline.retire(last);
+        let taken_back = refusing.join();
+        before.mark(taken_back);
+        after.mark(!taken_back);
+        assert!(
+            timeline.cover(epoch(1)).is_some(),
+            "nothing says any more when the last epoch ends"
+        );
+    });
+    refused.assert("the refusal comes first");
+    kept.assert("the retirement comes first");
 }
