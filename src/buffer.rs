@@ -152,7 +152,7 @@ impl<B: Backend> Buffer<B> {
     /// [`is_capture`](Error::is_capture) when either stream is capturing; a driver error. Nothing has
     /// changed then.
     pub fn use_on(&self, other: &PoolStream<B>) -> Result<(), Error> {
-        self.home.pool.begin_call()?;
+        let _call = self.home.pool.begin_call()?;
         self.home.pool.use_on(self, &other.core)
     }
 
@@ -165,7 +165,7 @@ impl<B: Backend> Buffer<B> {
     /// of another pool.
     pub fn move_to(&mut self, other: &PoolStream<B>) -> Result<(), Error> {
         let pool = Arc::clone(&self.home.pool);
-        pool.begin_call()?;
+        let _call = pool.begin_call()?;
         pool.move_to(self, &other.core)
     }
 

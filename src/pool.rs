@@ -96,6 +96,8 @@ pub(crate) struct PoolCore<B: Backend> {
     unused: Mutex<Vec<TimelineId>>,
     unused_count: AtomicUsize,
     closed: host::AtomicBool,
+    /// Whether this ended pool has nothing to do before another of its streams becomes unused.
+    rests: host::AtomicBool,
     steps: Steps,
 }
 
@@ -140,10 +142,13 @@ impl<B: Backend> StreamPool<B> {
 
     fn register(&self, stream: B::Stream, record_on_free: bool) -> Result<PoolStream<B>, Error> {
         let core = self.core();
-        if let Err(error) = core.begin_call() {
-            core.driver.release_stream(stream);
-            return Err(error);
-        }
+        let _call = match core.begin_call() {
+            Ok(call) => call,
+            Err(error) => {
+                core.driver.release_stream(stream);
+                return Err(error);
+            }
+        };
         match core.identify(&stream) {
             Ok(identity) => {
                 let (registered, unneeded) =
@@ -168,7 +173,7 @@ impl<B: Backend> StreamPool<B> {
     /// [`is_out_of_memory`](Error::is_out_of_memory) when the limit or the device does not allow it; a
     /// driver error. What was taken until then stays.
     pub fn reserve(&self, bytes: u64) -> Result<(), Error> {
-        self.core().begin_call()?;
+        let _call = self.core().begin_call()?;
         self.core().reserve(bytes)
     }
 
@@ -180,7 +185,7 @@ impl<B: Backend> StreamPool<B> {
     ///
     /// A driver error. What could not be given back is kept.
     pub fn trim(&self, keep: u64) -> Result<u64, Error> {
-        self.core().begin_call()?;
+        let _call = self.core().begin_call()?;
         self.core().trim(keep)
     }
 
@@ -191,7 +196,7 @@ impl<B: Backend> StreamPool<B> {
     ///
     /// As for [`quiesce`](Self::quiesce).
     pub fn synchronize(&self) -> Result<(), Error> {
-        self.core().begin_call()?;
+        let _call = self.core().begin_call()?;
         self.core().quiesce_all()
     }
 
@@ -237,6 +242,21 @@ impl<B: Backend> fmt::Debug for StreamPool<B> {
     }
 }
 
+/// A call that may block, under way. When it ends with the device lost, whoever found that out, no stream
+/// serves hits any more.
+#[must_use = "the call ends when this is dropped"]
+pub(crate) struct Call<'a, B: Backend> {
+    pool: &'a PoolCore<B>,
+}
+
+impl<B: Backend> Drop for Call<'_, B> {
+    fn drop(&mut self) {
+        if self.pool.driver.lost().is_some() {
+            self.pool.shut_hits();
+        }
+    }
+}
+
 impl<B: Backend> PoolCore<B> {
     fn new(backend: B, config: Config) -> Self {
         PoolCore {
@@ -253,6 +273,7 @@ impl<B: Backend> PoolCore<B> {
             unused: Mutex::default(),
             unused_count: AtomicUsize::new(0),
             closed: host::AtomicBool::new(false),
+            rests: host::AtomicBool::new(false),
             steps: Steps::default(),
         }
     }
@@ -294,11 +315,12 @@ impl<B: Backend> PoolCore<B> {
 
     /// What every call that may block does first: refuses on a closed pool or a lost device, and does
     /// what drops have left for it.
-    pub(crate) fn begin_call(&self) -> Result<(), Error> {
+    pub(crate) fn begin_call(&self) -> Result<Call<'_, B>, Error> {
         self.check_open()?;
+        let call = Call { pool: self };
         self.tend();
         end::poll();
-        Ok(())
+        Ok(call)
     }
 
     fn check_open(&self) -> Result<(), Error> {
@@ -374,12 +396,13 @@ impl<B: Backend> PoolCore<B> {
 
     fn stats(&self) -> Stats {
         let streams = self.streams();
-        let central = self.central.lock();
+        let mut central = self.central.lock();
         let mut stats = central.stats();
         for core in streams.iter() {
             let state = core.state.lock();
             stats.add_stream(&state.counters, state.in_use, state.live);
         }
+        central.peak_in_use = central.peak_in_use.max(stats.in_use);
         drop(central);
         stats.finish(
             streams.len() as u64,

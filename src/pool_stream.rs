@@ -127,7 +127,7 @@ impl<B: Backend> PoolStream<B> {
     /// A driver error, or [`is_capture`](Error::is_capture) when the stream is capturing. Nothing has
     /// changed then.
     pub fn mark(&self) -> Result<(), Error> {
-        self.core.pool.begin_call()?;
+        let _call = self.core.pool.begin_call()?;
         self.core.pool.close_epoch(&self.core, Moment::Early).map(drop)
     }
 
@@ -139,7 +139,7 @@ impl<B: Backend> PoolStream<B> {
     ///
     /// As for [`mark`](Self::mark), for either stream.
     pub fn wait_for(&self, other: &PoolStream<B>) -> Result<(), Error> {
-        self.core.pool.begin_call()?;
+        let _call = self.core.pool.begin_call()?;
         if Arc::ptr_eq(&self.core, &other.core) {
             return Ok(());
         }
@@ -153,7 +153,7 @@ impl<B: Backend> PoolStream<B> {
     ///
     /// As for [`mark`](Self::mark).
     pub fn synchronize(&self) -> Result<(), Error> {
-        self.core.pool.begin_call()?;
+        let _call = self.core.pool.begin_call()?;
         self.core.pool.synchronize_stream(&self.core)
     }
 
@@ -167,9 +167,10 @@ impl<B: Backend> PoolStream<B> {
     /// stream; a driver error; [`is_capture`](Error::is_capture). The handle comes back with the error.
     pub fn retire(self) -> Result<(), RetireError<B>> {
         let pool = Arc::clone(&self.core.pool);
-        if let Err(error) = pool.begin_call() {
-            return Err(RetireError { stream: self, error });
-        }
+        let _call = match pool.begin_call() {
+            Ok(call) => call,
+            Err(error) => return Err(RetireError { stream: self, error }),
+        };
         pool.retire_by_hand(self).map_err(|(stream, error)| RetireError { stream, error })
     }
 

@@ -247,7 +247,7 @@ impl<B: Backend> StreamPool<B> {
     /// # Ok::<(), streampool::Error>(())
     /// ```
     pub fn quiesce(&self) -> Result<QuiescentScope<B>, Error> {
-        self.core().begin_call()?;
+        let _call = self.core().begin_call()?;
         self.core().quiesce_streams()?;
         Ok(QuiescentScope::open(Arc::clone(self.core())))
     }

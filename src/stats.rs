@@ -20,8 +20,8 @@ pub struct Stats {
     pub peak_reserved: u64,
     /// In buffers, as the pool rounds them.
     pub in_use: u64,
-    /// The most that `in_use` has been, as seen at the pool's slower calls: a hit shares no counter
-    /// between streams.
+    /// The most that `in_use` has been, as seen when the pool grew and when it was asked: a hit shares
+    /// no counter between streams.
     pub peak_in_use: u64,
     /// Free, and waiting for nothing: any stream may take it.
     pub free_clean: u64,

@@ -98,6 +98,16 @@ fn a_late_error_comes_back_from_a_call_that_had_its_effect() {
 }
 
 #[test]
+fn a_late_sticky_error_is_sticky() {
+    let device = SimDevice::new(1);
+    let stream = device.create_stream();
+    let event = device.create_event().unwrap();
+    device.inject(FaultPlan::new(Call::Record).late().kind(ErrorKind::DeviceLost));
+    device.record(&event, &stream).unwrap_err();
+    assert_eq!(device.memory_info().unwrap_err().kind(), ErrorKind::DeviceLost);
+}
+
+#[test]
 fn a_paused_call_holds_its_thread_and_nobody_else() {
     for point in [PausePoint::Before, PausePoint::After] {
         let device = SimDevice::new(1);
@@ -129,11 +139,14 @@ fn a_paused_call_holds_its_thread_and_nobody_else() {
 
 #[test]
 fn a_pause_that_is_dropped_or_resumed_holds_nobody() {
-    let device = SimDevice::new(1);
+    let patience = Duration::from_secs(60);
+    let device = SimDevice::new(SimConfig { patience, ..SimConfig::default() });
     drop(device.pause(CallFilter::any(), PausePoint::Before));
     let pause = device.pause(CallFilter::any(), PausePoint::Before);
     pause.resume();
+    let start = Instant::now();
     device.memory_info().unwrap();
+    assert!(start.elapsed() < patience / 2);
 }
 
 #[test]
@@ -226,6 +239,30 @@ fn a_host_function_runs_in_stream_order_with_no_lock_held() {
     device.launch(&a, first).unwrap();
     device.synchronize_context().unwrap();
     assert_eq!(receiver.try_iter().collect::<Vec<_>>(), ["first", "second"]);
+}
+
+#[test]
+fn a_synchronize_waits_for_a_host_function_that_another_thread_runs() {
+    let patience = Duration::from_secs(60);
+    let device = SimDevice::new(SimConfig { patience, ..SimConfig::default() });
+    let stream = device.create_stream();
+    let (entered, at_entry) = mpsc::channel();
+    let (leave, may_leave) = mpsc::channel::<()>();
+    let function = Box::new(move || {
+        entered.send(()).unwrap();
+        may_leave.recv().unwrap();
+    });
+    device.launch(&stream, Kernel::new().host_function(function)).unwrap();
+    let start = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| device.synchronize_context().unwrap());
+        at_entry.recv().unwrap();
+        let waiter = scope.spawn(|| device.synchronize_context().unwrap());
+        thread::sleep(Duration::from_millis(5));
+        assert!(!waiter.is_finished());
+        leave.send(()).unwrap();
+    });
+    assert!(start.elapsed() < patience / 2, "it is woken");
 }
 
 #[test]

@@ -91,6 +91,7 @@ fn the_missing_edge_tells_how_far_the_order_reaches() {
     assert!(hazard.missing().contains("after stream 1 up to operation 2"), "{}", hazard.missing());
     // The history of the earlier side has its first write too.
     assert_says(&hazard, &["    operation 1 on stream 1 writes"]);
+    assert_eq!(hazard.to_string().matches("operation 4 on stream 1 writes").count(), 1);
 }
 
 #[test]
@@ -163,6 +164,15 @@ fn one_pair_of_uses_is_one_hazard_however_the_bytes_are_cut() {
     let pairs: Vec<_> = s.device.hazards().iter().map(Hazard::operations).collect();
     let pair = |i, j| (Some(i), Some(j));
     assert_eq!(pairs, [pair(9, 10), pair(9, 11), pair(10, 12), pair(11, 12)]);
+
+    // One write, cut in three by reads of its middle.
+    let s = scene();
+    s.write(&s.a, 0, 1024);
+    s.read(&s.a, 256, 256);
+    s.device.launch(&s.a, Kernel::new()).unwrap();
+    s.read(&s.b, 0, 1024);
+    let hazard = s.hazard();
+    assert_eq!((hazard.operations(), hazard.bytes()), (pair(1, 4), 1024));
 }
 
 #[test]
@@ -290,6 +300,27 @@ fn a_stream_that_an_owner_names_must_be_ordered_after_home() {
 }
 
 #[test]
+fn what_reaches_an_earlier_owners_use_from_a_ready_stream_is_the_pools_fault() {
+    for named in [false, true] {
+        let s = scene();
+        s.device.note_handed_out(&s.a, s.x, 1024);
+        s.write(&s.a, 0, 1024);
+        s.device.note_given_back(s.x, 1024);
+        s.device.launch(&s.b, Kernel::new()).unwrap();
+        s.device.note_handed_out(&s.b, s.x, 1024);
+        assert_eq!(s.kinds(), [HazardKind::Reuse], "b was not ordered after a");
+        if named {
+            s.device.note_use_on(&s.c, s.x);
+            assert_eq!(s.kinds(), [HazardKind::Reuse], "c was not ordered after b");
+        } else {
+            s.order(&s.b, &s.c);
+        }
+        s.read(&s.c, 0, 64);
+        assert_eq!(s.kinds(), [HazardKind::Reuse]);
+    }
+}
+
+#[test]
 fn a_move_changes_home() {
     let s = scene();
     s.device.note_handed_out(&s.a, s.x, 1024);
@@ -298,8 +329,13 @@ fn a_move_changes_home() {
     s.device.note_moved_to(&s.b, s.x);
     s.write(&s.b, 0, 1024);
     assert_eq!(s.kinds(), []);
-    s.device.note_moved_to(&s.c, s.x);
+    // What counts is the new home, not the old one.
+    s.order(&s.a, &s.c);
+    s.device.note_use_on(&s.c, s.x);
     assert_eq!(s.kinds(), [HazardKind::Reuse]);
+    s.order(&s.b, &s.c);
+    s.device.note_use_on(&s.c, s.x);
+    assert_eq!(s.kinds(), []);
 }
 
 #[test]

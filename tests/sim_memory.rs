@@ -66,6 +66,18 @@ fn addresses_are_aligned_apart_and_come_back_at_once() {
     // SAFETY: Allocated with this size and unused.
     unsafe { device.free_segment(segments[2], 256).unwrap() };
     assert_eq!(device.alloc_segment(200).unwrap(), segments[2]);
+    // Holes that meet are one hole, in whichever order they were made.
+    for order in [[0, 1], [1, 0]] {
+        let pair = [0, 1].map(|_| device.alloc_segment(256).unwrap());
+        for index in order {
+            // SAFETY: Allocated with this size and unused.
+            unsafe { device.free_segment(pair[index], 256).unwrap() };
+        }
+        let both = device.alloc_segment(512).unwrap();
+        assert_eq!(both, pair[0]);
+        // SAFETY: Allocated with this size and unused.
+        unsafe { device.free_segment(both, 512).unwrap() };
+    }
     let range = device.reserve_range(GRANULE).unwrap();
     assert!(range.is_multiple_of(GRANULE));
     assert_eq!(device.alloc_segment(0).unwrap_err().code(), Code::InvalidValue);
@@ -97,19 +109,22 @@ fn granules_are_mapped_and_unmapped_only_whole_and_inside_a_range() {
     let (range, granule) = mapped(&device, 2);
     assert_eq!(device.mapped_bytes(), 2 * GRANULE);
     let other = device.create_granule(GRANULE).unwrap();
+    let empty = device.reserve_range(2 * GRANULE).unwrap();
+    let segment = device.alloc_segment(GRANULE).unwrap();
     // SAFETY: Meant to fail, and the simulated device has no memory to break.
     unsafe {
-        // Over a mapping; outside the range; not the granule's size; unaligned.
+        // Over a mapping; outside the ranges; not the granule's size; unaligned.
         device.map(range + GRANULE, GRANULE, &other).unwrap_err();
-        device.map(range + 2 * GRANULE, GRANULE, &other).unwrap_err();
-        device.map(range, 2 * GRANULE, &other).unwrap_err();
+        device.map(empty + 2 * GRANULE, GRANULE, &other).unwrap_err();
+        device.map(empty, 2 * GRANULE, &other).unwrap_err();
         device.map(range + 256, GRANULE, &other).unwrap_err();
         device.unmap(range, GRANULE).unwrap_err();
         device.unmap(range + GRANULE, GRANULE).unwrap_err();
+        device.unmap(segment, GRANULE).unwrap_err();
         device.set_access(range, GRANULE, &[]).unwrap_err();
         device.release_range(range, 2 * GRANULE).unwrap_err();
     }
-    assert_eq!(kinds(&device), [HazardKind::Misuse; 8]);
+    assert_eq!(kinds(&device), [HazardKind::Misuse; 9]);
     // SAFETY: Meant to fail: it is mapped.
     let (granule, error) = unsafe { device.destroy_granule(granule).unwrap_err() };
     assert_eq!((error.code(), device.live_granules()), (Code::InvalidValue, 2));
@@ -120,6 +135,7 @@ fn granules_are_mapped_and_unmapped_only_whole_and_inside_a_range() {
         device.destroy_granule(granule).unwrap();
         device.destroy_granule(other).unwrap();
         device.release_range(range, 2 * GRANULE).unwrap();
+        device.free_segment(segment, GRANULE).unwrap();
     }
     assert_eq!((device.mapped_bytes(), device.memory_in_use()), (0, 0));
     assert_eq!(kinds(&device), []);
@@ -256,6 +272,17 @@ fn taking_memory_away_from_its_owner_is_a_hazard() {
     assert_eq!(device.alloc_segment(512).unwrap(), segment);
     device.note_handed_out(&stream, segment, 512);
     assert_eq!(kinds(&device), []);
+
+    let (range, granule) = mapped(&device, 1);
+    device.note_handed_out(&stream, range, 64);
+    // SAFETY: Whole and never used; the range is then empty again.
+    unsafe {
+        device.unmap(range, GRANULE).unwrap();
+        assert_eq!(kinds(&device), [HazardKind::UnmappedInUse]);
+        device.map(range, GRANULE, &granule).unwrap();
+    }
+    device.note_handed_out(&stream, range, 64);
+    assert_eq!(kinds(&device), []);
 }
 
 #[test]
@@ -323,6 +350,13 @@ fn a_device_touches_anothers_memory_only_with_access() {
     again[1].launch(&stream, Kernel::new().writes(range, 64)).unwrap();
     again[1].synchronize_context().unwrap();
     assert_eq!(kinds(&again[0]), []);
+    // Access that is taken away is missing when the kernel runs, as unmapped memory would be.
+    let gate = again[0].gate();
+    again[1].launch(&stream, Kernel::new().writes(range, 64).after(&gate)).unwrap();
+    // SAFETY: Whole and mapped.
+    unsafe { again[0].set_access(range, GRANULE, &[]).unwrap() };
+    gate.open();
+    assert_eq!(again[1].synchronize_context().unwrap_err().code(), Code::IllegalAddress);
 }
 
 #[test]

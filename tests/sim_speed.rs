@@ -75,6 +75,35 @@ fn calls_with_forty_entangled_streams() {
     assert_eq!(device.hazard_count(), 0);
 }
 
+/// 4816 buffers of 512 KiB on 37 streams, launched on, handed out and given back, layer by layer.
+#[test]
+fn a_large_clear_layer_by_layer() {
+    const BUFFERS: usize = 4816;
+    const BYTES: u64 = 512 << 10;
+    let device = SimDevice::new(1);
+    let streams: Vec<_> = (0..37).map(|_| device.create_stream()).collect();
+    let memory = device.alloc_segment(BUFFERS as u64 * BYTES).unwrap();
+    let each = |f: &dyn Fn(&SimStream, u64)| {
+        for i in 0..BUFFERS {
+            f(&streams[i % 37], memory + i as u64 * BYTES);
+        }
+    };
+    for layer in 0..4 {
+        println!("layer {layer}");
+        time("  hand out", BUFFERS, || {
+            each(&|stream, at| device.note_handed_out(stream, at, BYTES))
+        });
+        time("  launch, one range", BUFFERS, || {
+            each(&|stream, at| device.launch(stream, Kernel::new().writes(at, BYTES)).unwrap());
+        });
+        time("  give back", BUFFERS, || each(&|_, at| device.note_given_back(at, BYTES)));
+        time("  synchronize, with all to execute", BUFFERS, || {
+            device.synchronize_context().unwrap()
+        });
+    }
+    device.assert_no_hazards();
+}
+
 #[test]
 fn short_lived_streams_cost_the_same_for_ever() {
     const BATCH: usize = 2500;

@@ -31,7 +31,7 @@ struct State<B: Backend> {
     /// Recorded and waited for at once, under the lock.
     event: Option<B::Event>,
     /// The free addresses, by the logarithm of the size.
-    lists: [Vec<u64>; 64],
+    lists: Box<[Vec<u64>; 64]>,
     chunks: Vec<(u64, u64)>,
 }
 
@@ -52,7 +52,7 @@ impl<B: Backend> Baseline<B> {
         streams: Vec<B::Stream>,
     ) -> Outcome<Self> {
         let event = Some(backend.create_event()?);
-        let lists = [const { Vec::new() }; 64];
+        let lists = Box::new([const { Vec::new() }; 64]);
         let state = Mutex::new(State { pool_stream, event, lists, chunks: Vec::new() });
         Ok(Baseline { backend, streams, state })
     }

@@ -1,7 +1,7 @@
 //! What goes wrong with a bare flag, and not with a scope.
 
 use super::common::cli::Outcome;
-use super::common::device::{Access, Device};
+use super::common::device::{Access, Device, Purpose};
 use super::modes::{Mode, Program};
 use super::options::{BUFFER_BYTES, Options};
 
@@ -17,14 +17,17 @@ pub(crate) struct Shown {
 }
 
 /// Runs the same program with the flag and with a scope, and tells what the device found.
-pub(crate) fn show<D: Device>(options: &Options, device: impl Fn() -> D) -> Outcome<String> {
+pub(crate) fn show<D: Device>(
+    options: &Options,
+    device: impl Fn(Purpose) -> Outcome<D>,
+) -> Outcome<String> {
     let mut text = String::from(
         "The program: a layer's buffers are written and the device is synchronized. Then, before they\n\
          are freed, one more kernel reads each of them: work that the synchronize knew nothing of. The\n\
          next layer takes the memory on other streams and writes it.\n",
     );
     for mode in [Mode::Flag, Mode::Scope] {
-        let shown = run(options, device(), mode)?;
+        let shown = run(options, device(Purpose::Check)?, mode)?;
         text += &format!("\nmode `{}`: ", shown.mode.name());
         text += &match shown.hazards {
             None => "this device cannot tell hazards\n".to_owned(),

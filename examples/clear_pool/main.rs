@@ -5,19 +5,19 @@
 //! ```
 
 #[path = "../common/mod.rs"]
-mod common;
+pub(crate) mod common;
 
-mod baseline;
-mod demo;
-mod measure;
-mod modes;
-mod options;
-mod report;
+pub(crate) mod baseline;
+pub(crate) mod demo;
+pub(crate) mod measure;
+pub(crate) mod modes;
+pub(crate) mod options;
+pub(crate) mod report;
 
 use std::process::ExitCode;
 
 use common::cli::{BackendName, Outcome, end};
-use common::device::{Device, Sim};
+use common::device::{Device, Purpose, Sim};
 use options::Options;
 
 fn main() -> ExitCode {
@@ -30,13 +30,15 @@ fn run(options: Option<Options>) -> Outcome<()> {
         return Ok(());
     };
     match options.backend {
-        BackendName::Sim => run_on(&options, Sim::new),
+        BackendName::Sim => run_on(&options, |purpose| Ok(Sim::new(purpose))),
+        #[cfg(feature = "cuda")]
+        BackendName::Cuda => run_on(&options, |_| common::cuda::Cuda::open()),
     }
 }
 
-/// Runs the program on devices of one kind. Each mode has a device of its own where the kind allows, so
-/// that counts and hazards are told apart.
-fn run_on<D: Device>(options: &Options, device: impl Fn() -> D) -> Outcome<()> {
+/// Runs the program on devices of one kind. `device` makes a device for one mode, so that counts and
+/// hazards are told apart.
+fn run_on<D: Device>(options: &Options, device: impl Fn(Purpose) -> Outcome<D>) -> Outcome<()> {
     if options.unsafe_demo {
         let shown = demo::show(options, device)?;
         print!("{shown}");

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::common::cli::Outcome;
-use super::common::device::{Access, Counts, Device};
+use super::common::device::{Access, Counts, Device, Purpose};
 use super::modes::{Mode, Program};
 use super::options::{BUFFER_BYTES, Options};
 
@@ -22,21 +22,30 @@ pub(crate) struct Measured {
     pub(crate) hazards: Option<u64>,
 }
 
+/// One mode's program, as far as it has run.
 struct Run<D: Device> {
     program: Program<D>,
     calls: Counts,
     clears_ns: Vec<u64>,
 }
 
-/// Runs all layers in all modes. The modes take turns layer by layer, so that what disturbs the host
-/// disturbs them all alike.
+/// Runs all layers in all modes, twice: on devices that look for hazards, and then, for the time, on
+/// devices that do not. What a device that checks does between two clears would be most of what is in
+/// the processor's caches when a clear begins.
 pub(crate) fn measure<D: Device>(
     options: &Options,
-    device: impl Fn() -> D,
+    device: impl Fn(Purpose) -> Outcome<D>,
 ) -> Outcome<Vec<Measured>> {
+    let checked = run(options, || device(Purpose::Check))?;
+    let timed = run(options, || device(Purpose::Time))?;
+    Ok(checked.into_iter().zip(timed).map(|(checked, timed)| checked.finish(timed)).collect())
+}
+
+/// The modes take turns layer by layer, so that what disturbs the host disturbs them all alike.
+fn run<D: Device>(options: &Options, device: impl Fn() -> Outcome<D>) -> Outcome<Vec<Run<D>>> {
     let mut runs = Vec::new();
     for mode in Mode::ALL {
-        let program = Program::new(device(), mode, options.streams, BUFFER_BYTES)?;
+        let program = Program::new(device()?, mode, options.streams, BUFFER_BYTES)?;
         runs.push(Run { program, calls: Counts::default(), clears_ns: Vec::new() });
     }
     for layer in 0..options.layers {
@@ -46,7 +55,7 @@ pub(crate) fn measure<D: Device>(
             runs[at].layer(options.buffers)?;
         }
     }
-    Ok(runs.into_iter().map(Run::finish).collect())
+    Ok(runs)
 }
 
 impl<D: Device> Run<D> {
@@ -67,12 +76,12 @@ impl<D: Device> Run<D> {
         Ok(())
     }
 
-    fn finish(mut self) -> Measured {
-        self.clears_ns.sort_unstable();
-        let median = self.clears_ns[self.clears_ns.len() / 2];
+    fn finish(self, mut timed: Run<D>) -> Measured {
+        timed.clears_ns.sort_unstable();
+        let median = timed.clears_ns[timed.clears_ns.len() / 2];
         Measured {
             mode: self.program.mode(),
-            calls: self.calls,
+            calls: self.calls.max(timed.calls),
             clear_ms: median as f64 / 1e6,
             hazards: self.program.device.hazards(),
         }

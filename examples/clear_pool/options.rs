@@ -16,7 +16,8 @@ Usage: cargo run --release --example clear_pool -- [OPTIONS]
       --layers N       layers to run [default: 64]
       --buffers N      buffers of 512 KiB per layer [default: 4816]
       --streams N      streams that they are spread over [default: 37]
-      --backend NAME   the device: sim, a simulated one [default: sim]
+      --backend NAME   the device: sim, a simulated one, or cuda, a GPU (when built with
+                       `--features cuda`) [default: sim]
       --json           one JSON object a line for each mode, instead of the table
       --unsafe-demo    show what goes wrong with mode `flag`, and not with mode `scope`, when work is
                        launched after the synchronize

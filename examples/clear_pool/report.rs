@@ -7,6 +7,12 @@ use super::measure::Measured;
 use super::modes::Mode;
 use super::options::{BUFFER_BYTES, Options};
 
+const NOTES: &str = "
+Driver calls are the most that any clear made. The host time is taken in a second run, on a device
+that does not look for hazards. A hazard is a use of memory that nothing orders after an earlier one.
+
+";
+
 /// One JSON object a line.
 pub(crate) fn json(options: &Options, measured: &[Measured]) -> String {
     let line = |own: &Measured| {
@@ -59,8 +65,7 @@ pub(crate) fn table(options: &Options, measured: &[Measured]) -> String {
         ]);
     }
     text += &table.to_string();
-    text += "\nDriver calls are the most that any clear made. A hazard is a use of memory that nothing \
-             orders after\nan earlier one.\n\n";
+    text += NOTES;
     for mode in Mode::ALL {
         text += &format!("  {:<14} {}\n", mode.name(), mode.meaning());
     }

@@ -50,12 +50,16 @@ pub(crate) fn end(name: &str, outcome: Outcome<()>) -> ExitCode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BackendName {
     Sim,
+    #[cfg(feature = "cuda")]
+    Cuda,
 }
 
 impl BackendName {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             BackendName::Sim => "sim",
+            #[cfg(feature = "cuda")]
+            BackendName::Cuda => "cuda",
         }
     }
 }
@@ -66,7 +70,11 @@ impl FromStr for BackendName {
     fn from_str(name: &str) -> Result<Self, String> {
         match name {
             "sim" => Ok(BackendName::Sim),
-            _ => Err("this program runs on: sim".to_owned()),
+            #[cfg(feature = "cuda")]
+            "cuda" => Ok(BackendName::Cuda),
+            #[cfg(not(feature = "cuda"))]
+            "cuda" => Err("build this program with `--features cuda` to run on a GPU".to_owned()),
+            _ => Err("this program runs on: sim, cuda".to_owned()),
         }
     }
 }

@@ -24,6 +24,15 @@ pub(crate) struct Launch {
     pub(crate) ns: u64,
 }
 
+/// What a device is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To find hazards, if it can.
+    Check,
+    /// To measure the host's time: it does nothing beside what it is asked for.
+    Time,
+}
+
 /// A device that a pool can be made for, and that a program can work on.
 pub(crate) trait Device: Clone {
     type Backend: Backend;
@@ -104,8 +113,9 @@ pub(crate) struct Sim {
 
 impl Sim {
     /// A machine of its own.
-    pub(crate) fn new() -> Sim {
-        Sim { device: SimDevice::new(SimConfig::default()) }
+    pub(crate) fn new(purpose: Purpose) -> Sim {
+        let check = purpose == Purpose::Check;
+        Sim { device: SimDevice::new(SimConfig { check, ..SimConfig::default() }) }
     }
 }
 

@@ -5,12 +5,12 @@
 //! ```
 
 #[path = "../common/mod.rs"]
-mod common;
+pub(crate) mod common;
 
-mod options;
-mod pass;
-mod report;
-mod trace;
+pub(crate) mod options;
+pub(crate) mod pass;
+pub(crate) mod report;
+pub(crate) mod trace;
 
 use std::process::ExitCode;
 
@@ -33,7 +33,9 @@ fn run(options: Option<Options>) -> Outcome<()> {
     let traces = options.files.iter().map(|file| Trace::read(file)).collect::<Outcome<Vec<_>>>()?;
     for trace in &traces {
         let replayed = match options.backend {
-            BackendName::Sim => replay(&options, trace, &Sim::new())?,
+            BackendName::Sim => replay(&options, trace, &Sim::new(options.purpose()))?,
+            #[cfg(feature = "cuda")]
+            BackendName::Cuda => replay(&options, trace, &common::cuda::Cuda::open()?)?,
         };
         if options.json {
             println!("{}", report::json(&options, &replayed));
@@ -45,7 +47,7 @@ fn run(options: Option<Options>) -> Outcome<()> {
 }
 
 /// Replays one trace: a cold pass from an empty pool, then a warm one.
-fn replay<D: Device>(options: &Options, trace: &Trace, device: &D) -> Outcome<Replayed> {
+pub(crate) fn replay<D: Device>(options: &Options, trace: &Trace, device: &D) -> Outcome<Replayed> {
     let mut program = pass::Program::new(options, trace, device)?;
     let cold = program.run("cold")?;
     let device_peak_bytes = device.memory_peak();

@@ -7,6 +7,7 @@ use lexopt::prelude::*;
 use streampool::{Growth, Reuse};
 
 use super::common::cli::{BackendName, ByteSize, Failure, Outcome};
+use super::common::device::Purpose;
 
 pub(crate) const HELP: &str = "\
 Replays recorded allocation traces on a pool, and tells what they cost: memory, driver calls, time.
@@ -24,7 +25,8 @@ Usage: cargo run --release --example replay -- [OPTIONS] FILE...
                        [default: balanced]
       --growth KIND    virtual (mapped granules) or segments [default: virtual]
       --limit BYTES    the most that the pool takes from the device, as 80M or 8G [default: none]
-      --backend NAME   the device: sim, a simulated one [default: sim]
+      --backend NAME   the device: sim, a simulated one, or cuda, a GPU (when built with
+                       `--features cuda`) [default: sim]
       --json           one JSON object a line for each trace. Memory and driver calls are those of the
                        cold pass, hazards those of both
   -h, --help           this text
@@ -85,6 +87,14 @@ impl Default for Options {
 }
 
 impl Options {
+    /// With no kernels there is nothing that could be unordered.
+    pub(crate) fn purpose(&self) -> Purpose {
+        match self.kernels {
+            Kernels::Use => Purpose::Check,
+            Kernels::None => Purpose::Time,
+        }
+    }
+
     /// Reads the command line; `None` when it asks for help.
     pub(crate) fn parse(mut parser: lexopt::Parser) -> Outcome<Option<Options>> {
         let mut options = Options::default();

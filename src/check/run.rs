@@ -18,7 +18,7 @@ use crate::{Error, StreamPool};
 #[derive(Clone)]
 pub struct Failure {
     /// The program.
-    pub program: Program,
+    pub program: Box<Program>,
     /// The step after which it was seen; the number of steps, if at the end.
     pub step: usize,
     /// What was wrong.
@@ -135,14 +135,14 @@ fn run_with(program: &Program, fault: Option<Fault>) -> Result<Coverage, Failure
     if let Err(what) = result {
         // What is left of a pool that has failed may hold its locks.
         std::mem::forget((world, local));
-        return Err(Failure { program: program.clone(), step: at, what });
+        return Err(Failure { program: Box::new(program.clone()), step: at, what });
     }
     let coverage = world.coverage;
     let devices = world.into_devices();
     drop(local);
     match guarded(|| all_gone(&devices)) {
         Ok(()) => Ok(coverage),
-        Err(what) => Err(Failure { program: program.clone(), step: at, what }),
+        Err(what) => Err(Failure { program: Box::new(program.clone()), step: at, what }),
     }
 }
 
@@ -207,7 +207,7 @@ pub fn lock_step(program: &Program, threads: usize) -> Result<Coverage, Failure>
             Err(what)
         }
     };
-    result.map_err(|what| Failure { program: program.clone(), step: at, what })
+    result.map_err(|what| Failure { program: Box::new(program.clone()), step: at, what })
 }
 
 /// What the threads of a program share: one acts at a time.

@@ -10,6 +10,9 @@ use crate::pool_stream::core::{StreamCore, StreamCounters};
 use crate::stats::Stats;
 use crate::sync::{Arc, Weak};
 
+/// How many streams of other pools are kept in mind before the first look at which are over.
+const FOREIGN_MIN: usize = 32;
+
 /// The heap, and what is needed to read its stamps.
 pub(super) struct Central<B: Backend> {
     pub(super) heap: Heap,
@@ -17,6 +20,8 @@ pub(super) struct Central<B: Backend> {
     pub(super) timelines: Timelines<PooledEvent<B>>,
     /// Streams of other pools that this pool's buffers were used on.
     pub(super) foreign: BTreeMap<TimelineId, Weak<StreamCore<B>>>,
+    /// With more of them than this, those that are over are forgotten.
+    foreign_bound: usize,
     /// Own timelines whose streams have left, oldest first, until they are over.
     pub(super) retired: Vec<Arc<Timeline<PooledEvent<B>>>>,
     /// Stands for the uses by strangers since the last synchronize of the context began: streams that
@@ -42,6 +47,7 @@ impl<B: Backend> Central<B> {
             heap: Heap::default(),
             timelines: Timelines::new(),
             foreign: BTreeMap::new(),
+            foreign_bound: FOREIGN_MIN,
             retired: Vec::new(),
             strangers: None,
             granules: BTreeMap::new(),
@@ -87,6 +93,11 @@ impl<B: Backend> Central<B> {
         self.retired.clone()
     }
 
+    /// Whether the events of a stream that has left may still finish.
+    pub(super) fn has_retired(&self) -> bool {
+        self.retired.iter().any(|timeline| Some(timeline.id()) != self.strangers)
+    }
+
     /// All that the device has given and not got back, in bytes.
     pub(super) fn reserved(&self) -> u64 {
         self.heap.bytes().reserved() + self.taking + self.stuck_bytes()
@@ -101,6 +112,24 @@ impl<B: Backend> Central<B> {
     pub(super) fn drain(&mut self, core: &StreamCore<B>, bytes: u64) {
         let (heap, timelines) = (&mut self.heap, &self.timelines);
         core.drain(bytes, |block, stamps| heap.free(block, stamps, timelines));
+    }
+
+    /// Stamps can name a stream of another pool from now on. Now and then, so that the cost is spread
+    /// over as many calls, forgets those that are over.
+    pub(super) fn know_foreign(
+        &mut self,
+        timeline: Arc<Timeline<PooledEvent<B>>>,
+        core: Option<Weak<StreamCore<B>>>,
+    ) {
+        if let Some(core) = core {
+            self.foreign.insert(timeline.id(), core);
+        }
+        self.timelines.insert(timeline);
+        if self.foreign.len() > self.foreign_bound {
+            self.settle();
+            self.forget_finished();
+            self.foreign_bound = FOREIGN_MIN.max(2 * self.foreign.len());
+        }
     }
 
     /// Forgets the timelines that are over: a stamp that names one is settled at the next look.

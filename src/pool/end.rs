@@ -4,7 +4,7 @@ use super::{PoolCore, PoolHandle};
 use crate::backend::Backend;
 use crate::error::{Error, Reason};
 use crate::pool_stream::core::Detours;
-use crate::sync::{Arc, host};
+use crate::sync::{Arc, Ordering, host};
 
 use super::miss::Asked;
 
@@ -18,6 +18,9 @@ trait Ended: Send + Sync {
 /// driver's leave: the driver must not be called then.
 static ENDED: host::Mutex<Vec<Arc<dyn Ended>>> = host::Mutex::new(Vec::new());
 static ENDED_COUNT: host::AtomicUsize = host::AtomicUsize::new(0);
+
+/// How many ended pools one call looks after.
+const POLL_AT_ONCE: usize = 4;
 
 fn ended() -> host::MutexGuard<'static, Vec<Arc<dyn Ended>>> {
     // A panic elsewhere leaves the list whole: it is only pushed to and taken from.
@@ -33,16 +36,18 @@ fn leave(pools: Vec<Arc<dyn Ended>>) {
     ENDED_COUNT.store(ended.len(), host::Ordering::Relaxed);
 }
 
-/// Lets every ended pool give back what has completed since. Called by the calls that may block.
+/// Lets a few ended pools give back what has completed since. Called by the calls that may block.
 pub(super) fn poll() {
     // Relaxed: a pool that is missed now is met by the next call.
     if ENDED_COUNT.load(host::Ordering::Relaxed) == 0 {
         return;
     }
-    let pools = {
+    let pools: Vec<_> = {
         let mut ended = ended();
-        ENDED_COUNT.store(0, host::Ordering::Relaxed);
-        std::mem::take(&mut *ended)
+        let few = ended.len().min(POLL_AT_ONCE);
+        let pools = ended.drain(..few).collect();
+        ENDED_COUNT.store(ended.len(), host::Ordering::Relaxed);
+        pools
     };
     leave(pools.into_iter().filter(|pool| !pool.try_finish()).collect());
 }
@@ -58,6 +63,29 @@ impl<B: Backend> Drop for PoolHandle<B> {
 
 impl<B: Backend> Ended for PoolCore<B> {
     fn try_finish(&self) -> bool {
+        // Relaxed: a note that is missed now is met by the next call.
+        if self.rests.load(host::Ordering::Relaxed)
+            && self.unused_count.load(Ordering::Relaxed) == 0
+        {
+            return false;
+        }
+        if self.finish_some() {
+            return true;
+        }
+        // With nothing under way the pool has work again when a stream's last buffer is dropped.
+        let rests = {
+            let central = self.central.lock();
+            let waits = central.heap.bytes().pending > 0 || !central.stuck.is_empty();
+            self.driver.lost().is_some() || !(waits || central.has_retired())
+        };
+        self.rests.store(rests, host::Ordering::Relaxed);
+        false
+    }
+}
+
+impl<B: Backend> PoolCore<B> {
+    /// Gives back what has completed; says whether all is given back.
+    fn finish_some(&self) -> bool {
         if self.driver.lost().is_some() {
             // Nothing can be given back to a lost device; its streams go as they are.
             return self.abandon_streams();

@@ -32,10 +32,14 @@ impl<B: Backend> PoolCore<B> {
     /// Takes memory from the device for a request, if that keeps the pool within the mark.
     pub(super) fn grow(&self, miss: &mut Miss<'_, B>, mark: Mark) -> Option<BlockId> {
         let cap = self.cap(miss, mark);
-        match self.granularity() {
+        let block = match self.granularity() {
             Some(granularity) => self.grow_range(miss, cap, mark, granularity),
             None => self.grow_segment(miss, cap, mark),
+        };
+        if block.is_some() {
+            self.see_in_use(miss.size.bytes);
         }
+        block
     }
 
     /// The most that a growth for a request of this size takes, when it takes no more than it must.
@@ -52,7 +56,8 @@ impl<B: Backend> PoolCore<B> {
             Mark::Limit => limit,
             Mark::SoftTarget => {
                 let target = self.config.soft_target.unwrap_or_else(|| {
-                    let wanted = self.see_in_use(miss.size.bytes);
+                    let (in_use, peak) = self.see_in_use(0);
+                    let wanted = peak.max(in_use + miss.size.bytes);
                     wanted + wanted / 16
                 });
                 target.max(self.config.floor).min(limit)
@@ -60,12 +65,14 @@ impl<B: Backend> PoolCore<B> {
         }
     }
 
-    /// Notes how much is in use, with `more` to come, and says the most that has been seen.
-    fn see_in_use(&self, more: u64) -> u64 {
+    /// Notes how much is in use, with `more` that is about to be, and says it and the most that has been
+    /// seen.
+    fn see_in_use(&self, more: u64) -> (u64, u64) {
         let in_use: u64 = self.streams().iter().map(|core| core.state.lock().in_use).sum();
+        let in_use = in_use + more;
         let mut central = self.central.lock();
-        central.peak_in_use = central.peak_in_use.max(in_use + more);
-        central.peak_in_use
+        central.peak_in_use = central.peak_in_use.max(in_use);
+        (in_use, central.peak_in_use)
     }
 
     fn grow_range(

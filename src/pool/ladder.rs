@@ -20,15 +20,27 @@ pool_thread_local! {
     static IN_HOOK: Cell<bool> = Cell::new(false);
 }
 
+/// Every list is shut while this lives. The user's hook may panic: they must not stay so.
+struct Shut<'a, B: Backend> {
+    pool: &'a PoolCore<B>,
+}
+
+impl<B: Backend> Drop for Shut<'_, B> {
+    fn drop(&mut self) {
+        self.pool.open_lists();
+    }
+}
+
 impl<B: Backend> PoolCore<B> {
     /// The ladder. Every list is shut while it lasts: otherwise a block can hop from list to list and
     /// never be seen.
     pub(super) fn climb(&self, miss: &mut Miss<'_, B>) -> Result<BlockId, Error> {
         self.steps.count_ladder();
-        let streams = self.shut_lists();
-        let found = self.climb_shut(miss, &streams);
-        self.open_lists();
-        let found = found?;
+        let found = {
+            let streams = self.shut_lists();
+            let _shut = Shut { pool: self };
+            self.climb_shut(miss, &streams)?
+        };
         found.ok_or_else(|| {
             let tried = std::mem::take(&mut miss.tried);
             self.shortage(miss.size.bytes, miss.over_limit, tried, miss.asked.error.take())

@@ -7,7 +7,7 @@ use crate::config::Reuse;
 use crate::error::Error;
 use crate::heap::BlockId;
 use crate::heap::size_class::Rounded;
-use crate::order::{Closed, Epoch, FreePoint, Moment, TimelineId};
+use crate::order::{Closed, Epoch, FreePoint, Moment};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
 
@@ -26,8 +26,10 @@ pub(super) struct Miss<'a, B: Backend> {
 /// What one call has asked of the driver, so that it does not ask twice.
 #[derive(Default)]
 pub(super) struct Asked {
-    /// Timelines whose events had not finished.
-    unfinished: Vec<TimelineId>,
+    /// Free points that had not completed: of their timelines, nothing later has either.
+    unfinished: Vec<FreePoint>,
+    /// How many answers were that it has finished.
+    completed: u64,
     /// The last driver error that was met on the way, and that another way may make up for.
     pub(super) error: Option<Error>,
 }
@@ -101,7 +103,7 @@ impl<B: Backend> PoolCore<B> {
         align: u64,
         len: u64,
     ) -> Result<Buffer<B>, Error> {
-        self.begin_call()?;
+        let _call = self.begin_call()?;
         if self.driver.is_capturing(core.stream()) {
             return Err(self.driver.seen_capturing("the stream"));
         }
@@ -112,14 +114,7 @@ impl<B: Backend> PoolCore<B> {
             Ok(None) => self.climb(&mut miss),
             Err(error) => Err(error),
         };
-        match found {
-            Ok(block) => Ok(self.hand_out(&miss, block, len)),
-            Err(error) => {
-                // A sticky error ends the hits too.
-                let _ = self.check_open();
-                Err(error)
-            }
-        }
+        found.map(|block| self.hand_out(&miss, block, len))
     }
 
     /// Takes the steps of the policy, in order, until one gives a block in transit.
@@ -231,19 +226,21 @@ impl<B: Backend> PoolCore<B> {
 
     /// Asks for all that is pending.
     pub(super) fn ask_everything(&self, asked: &mut Asked) {
-        for _ in 0..2 {
-            let pending = self.central.lock().heap.pending(0, 1);
-            let mut news = false;
+        // Again while something completes: a timeline's last epoch, not finished, must not hide those
+        // before it, nor a block's first free point its others.
+        loop {
+            let pending = {
+                let mut central = self.central.lock();
+                central.settle();
+                central.heap.pending(0, 1)
+            };
+            let before = asked.completed;
             for (first, last) in pending {
-                if self.ask_point(asked, first) {
-                    news = true;
-                    if last > first.epoch {
-                        self.ask_point(asked, FreePoint { epoch: last, ..first });
-                    }
+                if self.ask_point(asked, first) && last > first.epoch {
+                    self.ask_point(asked, FreePoint { epoch: last, ..first });
                 }
             }
-            self.central.lock().settle();
-            if !news {
+            if asked.completed == before {
                 break;
             }
         }
@@ -252,7 +249,9 @@ impl<B: Backend> PoolCore<B> {
     /// Asks whether a free point has completed, closing a probe on its stream if nothing published
     /// covers it.
     fn ask_point(&self, asked: &mut Asked, point: FreePoint) -> bool {
-        if asked.unfinished.contains(&point.timeline) {
+        let is_earlier =
+            |own: &FreePoint| own.timeline == point.timeline && own.epoch <= point.epoch;
+        if asked.unfinished.iter().any(is_earlier) {
             return false;
         }
         let timeline = self.central.lock().timelines.get(point.timeline).cloned();
@@ -276,8 +275,10 @@ impl<B: Backend> PoolCore<B> {
                 false
             }
         };
-        if !finished {
-            asked.unfinished.push(point.timeline);
+        if finished {
+            asked.completed += 1;
+        } else {
+            asked.unfinished.push(point);
         }
         finished
     }

@@ -1,6 +1,6 @@
 //! Closing epochs, waiting, asking: every driver call that is about order.
 
-use super::{PoolCore, PooledEvent};
+use super::{Call, PoolCore, PooledEvent};
 use crate::backend::Backend;
 use crate::buffer::{Buffer, NAMED};
 use crate::error::{Error, Reason};
@@ -65,6 +65,7 @@ impl<B: Backend> PoolCore<B> {
 
     /// Closes the epoch of a free, on a stream that was registered for it.
     pub(crate) fn close_epoch_of_free(&self, core: &StreamCore<B>) {
+        let _call = Call { pool: self };
         if self.driver.lost().is_none()
             && let Err(error) = self.close_epoch(core, Moment::Early)
         {
@@ -242,6 +243,7 @@ impl<B: Backend> PoolCore<B> {
     /// At the end of a scope: closes each noted stream's epoch, asks its event once, and says which have
     /// not finished.
     pub(crate) fn settle_noted(&self, noted: impl Iterator<Item = TimelineId>) -> Vec<TimelineId> {
+        let _call = Call { pool: self };
         if self.driver.lost().is_some() {
             return noted.collect();
         }
@@ -390,10 +392,6 @@ impl<B: Backend> PoolCore<B> {
     /// Stamps of this pool's blocks may name a stream of another pool from now on.
     fn know_foreign(&self, other: &StreamCore<B>) {
         let core = other.pool.registry.lock().get(other.id).map(Arc::downgrade);
-        let mut central = self.central.lock();
-        central.timelines.insert(Arc::clone(&other.timeline));
-        if let Some(core) = core {
-            central.foreign.insert(other.id, core);
-        }
+        self.central.lock().know_foreign(Arc::clone(&other.timeline), core);
     }
 }

@@ -40,7 +40,7 @@ impl<B: Backend> PoolCore<B> {
         if buffer.block.is_none() {
             return Ok(());
         }
-        self.begin_call()?;
+        let _call = self.begin_call()?;
         if let User::Known(other) = user {
             self.check_access(other)?;
         }
@@ -101,3 +101,6 @@ fn sources<'a, B: Backend>(buffer: &'a Buffer<B>, user: &User<'_, B>) -> Vec<&'a
     all.retain(|core| !is_user(core));
     all
 }
+
+#[cfg(all(test, feature = "sim", not(loom)))]
+mod tests;

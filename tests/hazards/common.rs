@@ -160,6 +160,8 @@ impl Drop for Lab {
         if self.watch && !thread::panicking() {
             self.no_hazard();
             self.accounts_match();
+            // So that no pool stays behind that others would have to ask again and again.
+            let _ = self.pool.synchronize();
         }
     }
 }

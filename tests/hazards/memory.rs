@@ -132,7 +132,7 @@ fn m5_peaks_are_those_of_the_device_and_of_the_program_and_begin_anew() {
         drop(held);
         let stats = lab.stats();
         assert_eq!((stats.in_use, stats.peak_reserved), (0, 10 * BLOCK));
-        assert!(stats.peak_in_use >= 9 * BLOCK && stats.peak_in_use <= 10 * BLOCK, "{stats:?}");
+        assert_eq!(stats.peak_in_use, 10 * BLOCK);
         lab.pool.trim(0).unwrap();
         assert_eq!(lab.stats().peak_reserved, 10 * BLOCK, "a peak does not fall");
         lab.pool.reset_peak();
@@ -140,8 +140,13 @@ fn m5_peaks_are_those_of_the_device_and_of_the_program_and_begin_anew() {
         lab.device.reset_memory_peak();
         drop([lab.hold(&a, BLOCK), lab.hold(&a, BLOCK)]);
         assert_eq!(lab.stats().peak_reserved, lab.device.memory_peak());
-        let peak = lab.stats().peak_in_use;
-        assert!((BLOCK..=2 * BLOCK).contains(&peak), "{peak}");
+        assert_eq!(lab.stats().peak_in_use, 2 * BLOCK);
+        // What hits have reached is seen when it is asked for.
+        lab.pool.reset_peak();
+        let held = [lab.hold(&a, BLOCK), lab.hold(&a, BLOCK)];
+        assert_eq!(lab.stats().in_use, 2 * BLOCK);
+        drop(held);
+        assert_eq!(lab.stats().peak_in_use, 2 * BLOCK);
     });
 }
 
@@ -166,7 +171,7 @@ fn m5_no_growth_crosses_the_limit() {
             let a = lab.stream();
             let mut held = Vec::new();
             let error = loop {
-                match lab.try_hold(&a, 700 * KIB) {
+                match lab.try_hold(&a, 512 * KIB) {
                     Ok(own) => held.push(own),
                     Err(error) => break error,
                 }
@@ -241,7 +246,7 @@ fn m5_by_default_the_soft_target_follows_what_is_in_use() {
         taken.iter().for_each(|own| own.write(&b));
         let grown = lab.stats().reserved - 64 * BLOCK;
         assert!((BLOCK..=5 * BLOCK).contains(&grown), "grew by {grown}");
-        assert!(lab.stats().late_steals >= 3);
+        assert!(lab.stats().late_steals >= 1, "{:?}", lab.stats());
     });
 }
 
@@ -269,7 +274,8 @@ fn m5_reserve_takes_once_and_then_allocations_take_nothing() {
         lab.pool.reserve(3 * GIB).unwrap();
         a.synchronize().unwrap();
         assert_eq!(lab.pool.trim(GIB).unwrap() + lab.stats().reserved, 3 * GIB);
-        assert!(lab.stats().reserved < GIB + 512 * MIB && lab.stats().reserved >= GIB);
+        let left = lab.stats().reserved;
+        assert!(left <= GIB && left > GIB / 2, "{left} bytes are left");
     });
 }
 

@@ -161,7 +161,7 @@ fn h41_the_last_handle_goes_while_a_steal_from_it_is_under_way_and_fails() {
             (Call::Wait, PausePoint::Before),
             (Call::Wait, PausePoint::After),
             (Call::Record, PausePoint::Before),
-            (Call::Query, PausePoint::After),
+            (Call::Query, PausePoint::Before),
         ] {
             let lab = setup.lazy_lab_of(BLOCK);
             let [a, b, c] = lab.streams();

@@ -311,6 +311,7 @@ impl State {
     ) -> Result<(), Code> {
         let own = self.engine.timeline(stream).capture;
         let Snapshot::Captured(snapshot) = snapshot else {
+            // Work outside the capture, or none at all: measured for the one, supposed of the other.
             let id = own.expect("one of the two captures");
             self.captures.of(id)?;
             self.captures.break_it(id);

@@ -79,11 +79,11 @@ pub enum Schedule {
     Frozen(u64),
 }
 
-/// What calls cost, in nanoseconds of virtual time. The default is what an H200 with driver 580
-/// took; see the fields' values.
+/// What calls cost, in nanoseconds of virtual time. The default is what they took on an H200 with
+/// driver 580, one thread, idle device; launches and what was not measured are estimates.
 #[derive(Clone, Debug)]
 pub struct Costs {
-    /// Create an event; destroy one.
+    /// Create an event.
     pub create_event: u64,
     /// Destroy an event.
     pub destroy_event: u64,

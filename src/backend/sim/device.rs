@@ -101,7 +101,6 @@ impl SimDevice {
         let mut state = self.machine.lock();
         let Some(next) = state.engine.due(u64::MAX) else { return false };
         drop(self.machine.execute(state, next));
-        self.machine.wake.notify_all();
         true
     }
 
@@ -110,7 +109,6 @@ impl SimDevice {
         let mut state = self.machine.lock();
         state.engine.now += ns;
         drop(self.machine.settle(state));
-        self.machine.wake.notify_all();
     }
 
     /// The virtual clock, in nanoseconds since the machine was made.

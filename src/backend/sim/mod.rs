@@ -20,6 +20,10 @@
 //! - Captures follow what was measured on an H200, in all three modes.
 //! - Memory is sparse: a write of 512 KiB notes a range, not 512 KiB.
 //!
+//! Not modelled: priorities, programmatic dependent launch, the driver's own pools, memory shared
+//! between processes, calls that block because a stream's queue is full, and what threads cost each
+//! other in the driver.
+//!
 //! Whether two uses are ordered is decided when the later one is submitted, by vector clocks. In
 //! which order operations execute is another matter: the [`Schedule`] decides, and under
 //! [`Schedule::Frozen`] an operation that nothing orders after another overtakes it, so that what is

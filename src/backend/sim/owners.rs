@@ -2,10 +2,13 @@
 //! "the pool's fault" or "the program's".
 #![forbid(unsafe_code)]
 
+use std::ops::Range;
+
 use super::clock::{OpNumber, TimelineId};
 use super::hazard::{Hazard, HazardKind, Missing, Side};
 use super::history::{Entry, What};
 use super::memory::Piece;
+use super::oracle::Oracle;
 use super::state::State;
 use super::uses::Order;
 
@@ -45,6 +48,26 @@ impl Owner {
     }
 }
 
+impl Oracle {
+    /// A hand-out of what others hold already.
+    #[cold]
+    fn handed_out_twice(&mut self, later: Entry, range: &Range<u64>) {
+        let held: Vec<Entry> = (self.owners.overlapping(range))
+            .map(|(held, owner)| {
+                let (start, end) = (held.start.max(range.start), held.end.min(range.end));
+                owner.hand_out(start, end - start)
+            })
+            .collect();
+        for held in held {
+            let (address, bytes) = (held.address, held.bytes);
+            let (earlier, later) = (Some(self.side(held)), Some(self.side(later)));
+            let words = format!("the end of the hand-out to owner {}", held.owner);
+            let (kind, missing) = (HazardKind::Overlap, Missing::Other(words));
+            self.report(Hazard { kind, address, bytes, earlier, later, missing });
+        }
+    }
+}
+
 impl State {
     pub(super) fn note_handed_out(&mut self, home: TimelineId, address: u64, bytes: u64) {
         if bytes == 0 || !self.check {
@@ -61,22 +84,18 @@ impl State {
         };
         let entry = owner.hand_out(address, bytes);
         let range = address..address.saturating_add(bytes);
-        let held: Vec<Entry> = (self.oracle.owners.overlapping(&range))
-            .map(|(range, held)| held.hand_out(range.start, range.end - range.start))
-            .collect();
-        for held in held {
-            let address = held.address.max(address);
-            let bytes = (held.address + held.bytes).min(range.end) - address;
-            let (earlier, later) = (Some(self.oracle.side(held)), Some(self.oracle.side(entry)));
-            let words = format!("the end of the hand-out to owner {}", held.owner);
-            let (kind, missing) = (HazardKind::Overlap, Missing::Other(words));
-            self.oracle.report(Hazard { kind, address, bytes, earlier, later, missing });
+        if !self.oracle.owners.is_clear(&range) {
+            self.oracle.handed_out_twice(entry, &range);
         }
-        self.memory.annotate(address, bytes);
+        let mut annotated = true;
         self.for_each_piece(home, address, bytes, |state, piece| {
-            let clock = state.engine.timeline(home).clock.clone();
-            state.oracle.check_hand_out(entry, &piece, &clock);
+            annotated &= piece.annotated;
+            let clock = &state.engine.timeline(home).clock;
+            state.oracle.check_hand_out(entry, &piece, clock);
         });
+        if !annotated {
+            self.memory.annotate(address, bytes);
+        }
         self.oracle.owners.set(range, owner);
         self.oracle.history.push(entry);
     }
@@ -122,6 +141,12 @@ impl State {
             return;
         }
         let range = address..address.saturating_add(bytes);
+        if let Some(owner) = self.oracle.owners.exact_mut(&range) {
+            let entry = owner.hand_out(address, bytes);
+            self.given_back(entry);
+            self.oracle.owners.remove(&range);
+            return;
+        }
         let mut at = address;
         let held: Vec<(u64, u64, Owner)> = (self.oracle.owners.overlapping(&range))
             .map(|(held, owner)| (held.start, held.end, owner.clone()))
@@ -132,13 +157,17 @@ impl State {
             }
             at = end;
             let entry = owner.hand_out(start.max(address), end.min(range.end) - start.max(address));
-            let op = self.engine.submitted;
-            self.oracle.history.push(Entry { op, what: What::GivenBack, ..entry });
+            self.given_back(entry);
         }
         if at < range.end {
             self.not_held(TimelineId(0), at, range.end - at);
         }
         self.oracle.owners.remove(&range);
+    }
+
+    fn given_back(&mut self, hand_out: Entry) {
+        let op = self.engine.submitted;
+        self.oracle.history.push(Entry { op, what: What::GivenBack, ..hand_out });
     }
 
     fn not_held(&mut self, timeline: TimelineId, address: u64, bytes: u64) {

@@ -34,6 +34,13 @@ impl<V: Clone> RangeMap<V> {
 
     /// The value of exactly this range, if it is one entry.
     #[inline]
+    pub(super) fn exact(&self, range: &Range<u64>) -> Option<&V> {
+        let (end, value) = self.map.get(&range.start)?;
+        (*end == range.end).then_some(value)
+    }
+
+    /// The same, to change it.
+    #[inline]
     pub(super) fn exact_mut(&mut self, range: &Range<u64>) -> Option<&mut V> {
         let (end, value) = self.map.get_mut(&range.start)?;
         (*end == range.end).then_some(value)
@@ -59,14 +66,25 @@ impl<V: Clone> RangeMap<V> {
         self.map.insert(address, upper);
     }
 
+    /// Whether nothing lies in the range.
+    pub(super) fn is_clear(&self, range: &Range<u64>) -> bool {
+        self.map.range(..range.end).next_back().is_none_or(|(_, (end, _))| *end <= range.start)
+    }
+
     /// Makes the range one entry.
     pub(super) fn set(&mut self, range: Range<u64>, value: V) {
-        self.remove(&range);
+        if !self.is_clear(&range) {
+            self.remove(&range);
+        }
         self.map.insert(range.start, (range.end, value));
     }
 
     /// Removes all that lies in the range.
     pub(super) fn remove(&mut self, range: &Range<u64>) {
+        if self.exact_mut(range).is_some() {
+            self.map.remove(&range.start);
+            return;
+        }
         self.split_at(range.start);
         self.split_at(range.end);
         while let Some((&start, _)) = self.map.range(range.clone()).next() {
@@ -117,6 +135,16 @@ mod tests {
         assert_eq!(entries(&map), [(0, 40, 1), (40, 60, 2), (60, 100, 1)]);
         map.set(30..70, 3);
         assert_eq!(entries(&map), [(0, 30, 1), (30, 70, 3), (70, 100, 1)]);
+    }
+
+    #[test]
+    fn a_range_is_clear_when_nothing_meets_it() {
+        let mut map = RangeMap::default();
+        map.set(10..20, 1);
+        for (range, clear) in [(0..10, true), (20..30, true), (0..11, false), (19..30, false)] {
+            assert_eq!(map.is_clear(&range), clear, "{range:?}");
+        }
+        assert!(!map.is_clear(&(12..15)) && !map.is_clear(&(10..20)) && !map.is_clear(&(0..99)));
     }
 
     #[test]

@@ -31,7 +31,8 @@ pub(super) fn new_id() -> u64 {
 /// What all devices of one machine share.
 pub(super) struct Machine {
     pub(super) id: u64,
-    /// Woken when something happened that a blocked host thread may have waited for.
+    /// Woken when a gate has opened or a host function has returned: a host thread that is stuck can
+    /// wait for nothing else.
     pub(super) wake: Condvar,
     pub(super) patience: Duration,
     state: Mutex<State>,

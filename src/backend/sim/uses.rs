@@ -122,6 +122,12 @@ impl Uses {
         order: &Order<'_>,
         conflicts: &mut Vec<Conflict>,
     ) {
+        if let Some(cell) = self.cells.exact(range) {
+            cell.check(write, order, |earlier, wrote| {
+                conflicts.push(Conflict { range: range.clone(), earlier, wrote });
+            });
+            return;
+        }
         for (cell_range, cell) in self.cells.overlapping(range) {
             cell.check(write, order, |earlier, wrote| {
                 let start = cell_range.start.max(range.start);
