@@ -9,8 +9,6 @@ mod config;
 pub mod cuda;
 mod error;
 mod heap;
-#[cfg(all(test, loom))]
-mod models;
 mod order;
 mod pool;
 mod pool_stream;
@@ -28,3 +26,6 @@ pub use pool::{DriverCalls, StreamPool};
 pub use pool_stream::{PoolStream, RetireError};
 pub use quiescent::{QuiescentReport, QuiescentScope};
 pub use stats::Stats;
+
+#[cfg(all(test, loom))]
+mod models;
