@@ -9,6 +9,7 @@ mod end;
 mod foreign;
 mod grow;
 mod ladder;
+mod mapping;
 mod miss;
 #[cfg(all(test, loom))]
 pub(crate) mod models;
