@@ -9,6 +9,7 @@ mod end;
 mod foreign;
 mod grow;
 mod ladder;
+mod mapping;
 mod miss;
 mod ordering;
 mod registry;

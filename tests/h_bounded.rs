@@ -80,15 +80,19 @@ fn stretches(
 }
 
 /// From the second stretch on nothing grows; on the host by no more than what the simulated device
-/// itself keeps for each stream that was ever created, given in bytes.
+/// itself keeps for each stream that was ever created, given in bytes. The device's memory goes up and
+/// down, as the sizes of the moment fit together: in the second half no more is taken than in the first.
 #[track_caller]
 fn assert_flat(costs: &[Cost], devices_own: i64) {
     let first = costs[1];
+    let (early, late) = costs.split_at(costs.len() / 2);
+    let most = |costs: &[Cost]| costs.iter().map(|cost| cost.reserved).max();
+    let (early, late) = (most(early).unwrap(), most(late).unwrap());
+    assert!(late <= early + early / 8, "more memory: {costs:#?}");
     for cost in &costs[2..] {
         let grown = cost.host - first.host;
         assert!(grown < (64 << 10) + devices_own, "{grown} bytes of the host's more: {costs:#?}");
         assert!(cost.calls <= first.calls + first.calls / 8 + 100, "more calls: {costs:#?}");
-        assert!(cost.reserved <= first.reserved + first.reserved / 8, "more memory: {costs:#?}");
         assert!(cost.events <= first.events + 8, "more events: {costs:#?}");
     }
 }

@@ -152,10 +152,12 @@ impl<B: Backend> Central<B> {
     }
 }
 
+/// Granules with their sizes.
+pub(super) type Granules<B> = Vec<(<B as Backend>::Granule, u64)>;
+
 /// Granules that the driver would not take back.
 pub(super) struct Stuck<B: Backend> {
-    /// With their sizes.
-    pub(super) granules: Vec<(B::Granule, u64)>,
+    pub(super) granules: Granules<B>,
     /// Where they are still mapped, from the first address on: in transit in the heap, which counts them.
     pub(super) mapped: Option<Growth>,
 }

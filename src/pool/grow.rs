@@ -1,7 +1,6 @@
 //! Taking memory from the device and giving it back.
 
 use super::PoolCore;
-use super::central::Stuck;
 use super::miss::{Asked, Mark, Miss};
 use crate::backend::{Backend, ErrorKind};
 use crate::config::Growth as Kind;
@@ -189,114 +188,6 @@ impl<B: Backend> PoolCore<B> {
         let address = self.driver.memory("reserve a range of addresses", reserve)?;
         self.central.lock().heap.add_range(address, wanted);
         Ok(())
-    }
-
-    /// Backs the claimed addresses with granules. On an error the claim is undone.
-    fn map(&self, growth: Growth) -> Result<(Growth, Vec<(B::Granule, u64)>), Error> {
-        let (address, bytes) = (growth.address, growth.bytes);
-        let mut granules = Vec::new();
-        let mapped = self.map_granules(&growth, &mut granules).and_then(|()| {
-            // SAFETY: the range is the granules that were just mapped.
-            unsafe { self.driver.set_access(address, bytes, &self.peers) }
-        });
-        match mapped {
-            Ok(()) => Ok((growth, granules)),
-            Err(error) => {
-                // That it is stuck is seen in the account; the cause is the first error.
-                let _ = self.unmap_growth(growth, granules);
-                Err(error)
-            }
-        }
-    }
-
-    /// Creates and maps the granules of a growth, in order, until an error.
-    fn map_granules(
-        &self,
-        growth: &Growth,
-        granules: &mut Vec<(B::Granule, u64)>,
-    ) -> Result<(), Error> {
-        for (address, bytes) in growth.granules() {
-            let create = |own: &B| own.create_granule(bytes);
-            let granule = self.driver.memory("create a granule", create)?;
-            // SAFETY: the addresses are part of a hole of a reserved range, in whole granularity units,
-            // because the heap keeps holes so, and in transit, so that nobody else maps there.
-            let map = |own: &B| unsafe { own.map(address, bytes, &granule) };
-            if let Err(error) = self.driver.memory("map a granule", map) {
-                self.destroy(granule, bytes);
-                return Err(error);
-            }
-            granules.push((granule, bytes));
-        }
-        Ok(())
-    }
-
-    /// Takes back what a growth has mapped, from its first address on, and undoes the claim; all of it
-    /// later, if the driver does not unmap it now.
-    fn unmap_growth(&self, growth: Growth, granules: Vec<(B::Granule, u64)>) -> Result<(), Error> {
-        let address = growth.address;
-        let bytes = granules.iter().map(|(_, bytes)| bytes).sum();
-        if bytes > 0 {
-            // SAFETY: the range is mapped whole granules, and nothing has used them, since nobody has
-            // ever had these addresses.
-            let unmap = |own: &B| unsafe { own.unmap(address, bytes) };
-            if let Err(error) = self.driver.memory("unmap granules", unmap) {
-                let stuck = Stuck { granules, mapped: Some(growth) };
-                self.central.lock().stuck.push(stuck);
-                return Err(error);
-            }
-        }
-        for (granule, bytes) in granules {
-            self.destroy(granule, bytes);
-        }
-        let mut central = self.central.lock();
-        let central = &mut *central;
-        central.heap.undo_growth(growth, &central.timelines);
-        Ok(())
-    }
-
-    /// Makes the mapped growth a block of `bytes` bytes, in transit, and frees the rest.
-    fn finish_growth(
-        &self,
-        growth: Growth,
-        granules: Vec<(B::Granule, u64)>,
-        bytes: u64,
-    ) -> BlockId {
-        let mut central = self.central.lock();
-        let central = &mut *central;
-        let addresses = growth.granules().map(|(address, _)| address);
-        central.granules.extend(addresses.zip(granules.into_iter().map(|(granule, _)| granule)));
-        central.heap.finish_growth(growth, bytes, &central.timelines)
-    }
-
-    /// Gives a granule back that is mapped nowhere, now or later.
-    fn destroy(&self, granule: B::Granule, bytes: u64) -> bool {
-        // SAFETY: the granule is of this backend, and mapped nowhere, because it was never mapped or
-        // its unmapping has succeeded.
-        match unsafe { self.driver.destroy_granule(granule) } {
-            Ok(()) => true,
-            Err((granule, error)) => {
-                self.driver.keep_error(error);
-                let stuck = Stuck { granules: vec![(granule, bytes)], mapped: None };
-                self.central.lock().stuck.push(stuck);
-                false
-            }
-        }
-    }
-
-    /// Tries again to give back what the driver would not take.
-    pub(super) fn retry_stuck(&self) {
-        let stuck = std::mem::take(&mut self.central.lock().stuck);
-        for Stuck { granules, mapped } in stuck {
-            let Some(growth) = mapped else {
-                for (granule, bytes) in granules {
-                    self.destroy(granule, bytes);
-                }
-                continue;
-            };
-            if let Err(error) = self.unmap_growth(growth, granules) {
-                self.driver.keep_error(error);
-            }
-        }
     }
 
     fn grow_segment(&self, miss: &mut Miss<'_, B>, cap: u64, mark: Mark) -> Option<BlockId> {
