@@ -1,4 +1,4 @@
-//! A stream-ordered memory pool for CUDA devices.
+#![doc = include_str!("../README.md")]
 
 pub mod backend;
 mod buffer;

@@ -19,7 +19,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, RngAlgorithm, TestRng, TestRunner};
-use streampool::check::{Program, Setup, Step, quick, run};
+use streampool::backend::ErrorKind;
+use streampool::check::{Op, Program, Setup, Step, quick, run};
+use streampool::sim::{Call, CallFilter};
 
 /// Programs a run, unless `PROPTEST_CASES` says otherwise.
 const CASES: u32 = 20_000;
@@ -57,4 +59,66 @@ fn every_state_is_reached() {
         println!("{state:24} {count}");
     }
     assert_eq!(reached.missed(), [""; 0], "the generator never reaches these");
+}
+
+/// Small programs that random ones were shrunk to, each by what it found.
+fn runs(setup: Setup, ops: &[Op]) {
+    let steps = ops.iter().map(|op| Step { thread: 0, op: *op }).collect();
+    run(&Program { setup, steps }).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Plain segments of at most 12 MiB, on a device that finishes nothing by itself.
+fn small() -> Setup {
+    let setup = Setup::from_bytes([0; Setup::BYTES]);
+    Setup { schedule: streampool::sim::Schedule::Lazy, ..setup }
+}
+
+#[test]
+fn a_stream_of_another_pool_that_used_a_block_is_waited_for_before_out_of_memory() {
+    let setup = Setup { devices: 2, ..small() };
+    runs(
+        setup,
+        &[
+            Op::Alloc { stream: 1, len: 4 << 20, align: 1 },
+            Op::UseOn { buffer: 0, stream: 0 },
+            Op::Launch { buffer: 0, on: 1, writes: true, ns: 1000 },
+            Op::Free { buffer: 0 },
+            Op::Alloc { stream: 1, len: 9 << 20, align: 1 },
+        ],
+    );
+}
+
+#[test]
+fn a_retired_stream_whose_last_event_was_refused_loses_no_byte() {
+    let setup = Setup { foreign_captures: true, faults: true, ..small() };
+    let (nth, kind, filter) = (1, ErrorKind::Other, CallFilter::only(Call::Query));
+    runs(
+        setup,
+        &[
+            Op::Alloc { stream: 0, len: 4096, align: 1 },
+            Op::Launch { buffer: 0, on: 0, writes: true, ns: 1000 },
+            Op::DropStream { stream: 0 },
+            Op::Free { buffer: 0 },
+            Op::Mark { stream: 0 },
+            Op::Fault { nth, kind, filter, forever: false, late: false },
+            Op::Mark { stream: 0 },
+        ],
+    );
+}
+
+#[test]
+fn a_stream_that_could_not_leave_while_it_captured_leaves_before_its_pool_is_closed() {
+    runs(
+        small(),
+        &[
+            Op::Alloc { stream: 0, len: 512 << 10, align: 1 },
+            Op::BeginCapture { stream: 0, foreign: false },
+            Op::DropStream { stream: 0 },
+            Op::Free { buffer: 0 },
+            // It is to leave, and cannot: it captures.
+            Op::Mark { stream: 0 },
+            Op::EndCapture { capture: 0 },
+            Op::Close { pool: 0 },
+        ],
+    );
 }

@@ -6,9 +6,15 @@ use super::shadow::largest_block;
 use crate::StreamPool;
 use crate::sim::SimDevice;
 
-/// Every fuzz target by name. It panics if the pool does not get right what the bytes spell.
-pub const TARGETS: &[(&str, fn(&[u8]))] =
-    &[("program", program), ("threads", threads), ("sizes", sizes)];
+/// The largest request that is not refused for its size alone: 1 TiB.
+const LARGEST: u64 = 1 << 40;
+
+/// A fuzz target: its name, and what it runs. It panics if the pool does not get right what the bytes
+/// spell.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every fuzz target.
+pub const TARGETS: &[Target] = &[("program", program), ("threads", threads), ("sizes", sizes)];
 
 /// Runs the fuzz target of this name.
 ///
@@ -55,7 +61,7 @@ fn sizes(bytes: &[u8]) {
                 assert_eq!(buffer.device_ptr() == 0, len == 0, "{buffer:?}");
             }
             Err(error) if !good => assert!(error.is_invalid_argument(), "{error}"),
-            Err(error) if len as u64 > 1 << 46 => assert!(error.is_too_large(), "{error}"),
+            Err(error) if len as u64 > LARGEST => assert!(error.is_too_large(), "{error}"),
             Err(error) => {
                 assert!(error.is_out_of_memory(), "{error}");
                 let room = device.memory_peak() + len as u64 + align as u64;

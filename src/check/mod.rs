@@ -24,12 +24,13 @@ mod coverage;
 mod fuzz;
 mod program;
 mod run;
+mod scopes;
 mod shadow;
 mod steps;
 mod streams;
 mod world;
 
 pub use coverage::Coverage;
-pub use fuzz::{TARGETS, fuzz};
+pub use fuzz::{TARGETS, Target, fuzz};
 pub use program::{Exit, Op, Program, Setup, Step};
 pub use run::{Failure, Fault, fail_call, frozen, lock_step, quick, quick_on_threads, run};

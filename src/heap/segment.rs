@@ -62,6 +62,25 @@ pub(crate) struct Growth {
     /// The addresses to map.
     pub(crate) address: u64,
     pub(crate) bytes: u64,
+    /// The size of its granules; the last may be smaller.
+    granule: u64,
+}
+
+impl Growth {
+    /// Has the memory come in granules of this size, a multiple of the unit of virtual memory, rather
+    /// than in one.
+    pub(crate) fn cut(mut self, granule: u64) -> Growth {
+        self.granule = granule;
+        self
+    }
+
+    /// The granules, by address and size.
+    pub(crate) fn granules(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let (end, granule) = (self.address + self.bytes, self.granule);
+        (self.address..end)
+            .step_by(granule as usize)
+            .map(move |address| (address, granule.min(end - address)))
+    }
 }
 
 /// Free memory that can go back to the device, in transit: one plain segment, or granules side by
@@ -154,10 +173,10 @@ impl Heap {
             self.set_state(below, State::Transit);
             (below, std::mem::take(&mut self.blocks.get_mut(below).stamps))
         });
-        Growth { mapped: room.hole, below, start: room.start, address, bytes }
+        Growth { mapped: room.hole, below, start: room.start, address, bytes, granule: bytes }
     }
 
-    /// The claimed addresses have memory now, in one granule: makes the block of `bytes` bytes, in
+    /// The claimed addresses have memory now: makes the block of `bytes` bytes, in
     /// transit, and frees the rest.
     pub(crate) fn finish_growth(
         &mut self,
@@ -165,7 +184,7 @@ impl Heap {
         bytes: u64,
         evidence: &dyn Evidence,
     ) -> BlockId {
-        self.segments.granules.insert(growth.address, growth.bytes);
+        self.segments.granules.extend(growth.granules());
         let mut block = growth.mapped;
         if let Some((below, stamps)) = growth.below {
             let front = growth.start - self.blocks.get(below).address;

@@ -104,7 +104,7 @@ impl<B: Backend> Central<B> {
     }
 
     pub(super) fn stuck_bytes(&self) -> u64 {
-        self.stuck.iter().map(|own| own.unmapped_bytes).sum()
+        self.stuck.iter().map(Stuck::uncounted).sum()
     }
 
     /// Moves the blocks of at least `bytes` bytes of a stream's list into the heap. The heap's lock is
@@ -152,11 +152,18 @@ impl<B: Backend> Central<B> {
     }
 }
 
-/// A granule that the driver would not take back.
+/// Granules that the driver would not take back.
 pub(super) struct Stuck<B: Backend> {
-    pub(super) granule: B::Granule,
-    /// Where it is still mapped, in transit in the heap.
+    /// With their sizes.
+    pub(super) granules: Vec<(B::Granule, u64)>,
+    /// Where they are still mapped, from the first address on: in transit in the heap, which counts them.
     pub(super) mapped: Option<Growth>,
-    /// Its size, when it is mapped nowhere and the heap does not count it.
-    pub(super) unmapped_bytes: u64,
+}
+
+impl<B: Backend> Stuck<B> {
+    /// The bytes that the heap does not count.
+    fn uncounted(&self) -> u64 {
+        let bytes = || self.granules.iter().map(|(_, bytes)| bytes).sum();
+        if self.mapped.is_none() { bytes() } else { 0 }
+    }
 }

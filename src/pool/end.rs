@@ -149,6 +149,7 @@ impl<B: Backend> PoolCore<B> {
             }
             return Err(Error::new(Reason::BuffersAlive { buffers }));
         }
+        self.retire_all_unused()?;
         let pins = self.pin_all();
         for pin in &pins {
             self.synchronize_stream(&pin.core)?;

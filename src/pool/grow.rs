@@ -15,10 +15,33 @@ const UNIT_MAX: u64 = 32 << 20;
 /// The pool grows by a fraction of what it has, so that a large pool maps in large granules and a small
 /// one wastes little.
 const UNIT_FRACTION: u64 = 64;
+/// The smallest and the largest granule that a growth is cut into.
+const GRANULE_MIN: u64 = 2 << 20;
+const GRANULE_MAX: u64 = 32 << 20;
+/// A granule is a smaller fraction of the pool than a growth is: only whole unused granules can be
+/// exchanged for memory elsewhere, and a used byte anywhere in it keeps one where it is. On a recorded
+/// training step with a peak of 7.4 GiB, granules of 2, 4, 8 and 32 MiB let the pool do with 1.016,
+/// 1.024, 1.027 and 1.049 times that; whole growths as granules with 1.41.
+const GRANULE_FRACTION: u64 = 2048;
+/// The default soft target is this fraction above the most that has been in use. Up to there growth
+/// costs nothing but memory; above, clean memory that lies in pieces is exchanged first. With a
+/// sixteenth the same step takes 1.062 times its peak.
+const SOFT_SLACK: u64 = 64;
 /// A range of addresses is this many times the device's memory: holes that trims leave cost nothing.
 const RANGE_FACTOR: u64 = 4;
 /// The largest granule that `reserve` takes at once: only whole granules can go back.
 const RESERVE_STEP: u64 = 256 << 20;
+
+/// Where a growth goes.
+enum Claim {
+    Growth(Growth),
+    /// No hole is large enough.
+    NoRoom,
+    /// It would take the pool over the mark by this many bytes.
+    OverCap {
+        excess: u64,
+    },
+}
 
 impl<B: Backend> PoolCore<B> {
     /// The unit of virtual memory, if the pool grows by it.
@@ -58,7 +81,7 @@ impl<B: Backend> PoolCore<B> {
                 let target = self.config.soft_target.unwrap_or_else(|| {
                     let (in_use, peak) = self.see_in_use(0);
                     let wanted = peak.max(in_use + miss.size.bytes);
-                    wanted + wanted / 16
+                    wanted + wanted / SOFT_SLACK
                 });
                 target.max(self.config.floor).min(limit)
             }
@@ -85,42 +108,26 @@ impl<B: Backend> PoolCore<B> {
         let (bytes, align) = (miss.size.bytes, miss.align);
         let mut frugal = false;
         loop {
-            let taker = miss.core.taker();
-            let growth = {
-                let mut central = self.central.lock();
-                let central = &mut *central;
-                let room =
-                    central.heap.find_room(bytes, align, granularity, &taker, &central.timelines);
-                let reserved = central.reserved();
-                match room {
-                    Some(room) if reserved.saturating_add(room.map_bytes) > cap => {
-                        miss.over_limit |= mark == Mark::Limit;
+            let growth = match self.claim_room(miss, cap, frugal, granularity) {
+                Claim::Growth(growth) => growth,
+                Claim::NoRoom => {
+                    if let Err(error) = self.reserve_addresses(bytes + align, granularity) {
+                        miss.asked.meet(error);
                         return None;
                     }
-                    Some(room) => {
-                        let left = (cap - reserved) / granularity * granularity;
-                        let unit = if frugal { 0 } else { unit(reserved, granularity) };
-                        let map_bytes = room.map_bytes.next_multiple_of(unit.max(granularity));
-                        Some(central.heap.claim(room, map_bytes.min(left)))
-                    }
-                    None => None,
+                    continue;
                 }
-            };
-            let Some(growth) = growth else {
-                if let Err(error) = self.reserve_addresses(bytes + align, granularity) {
-                    miss.asked.meet(error);
+                Claim::OverCap { excess } => {
+                    if mark == Mark::SoftTarget && self.exchange(miss, excess) {
+                        continue;
+                    }
+                    miss.over_limit |= mark == Mark::Limit;
                     return None;
                 }
-                continue;
             };
             let least = growth.bytes == granularity || frugal;
             match self.map(growth) {
-                Ok((growth, granule)) => {
-                    let mut central = self.central.lock();
-                    let central = &mut *central;
-                    central.granules.insert(growth.address, granule);
-                    return Some(central.heap.finish_growth(growth, bytes, &central.timelines));
-                }
+                Ok((growth, granules)) => return Some(self.finish_growth(growth, granules, bytes)),
                 Err(error) if error.driver_kind() == Some(ErrorKind::OutOfMemory) && !least => {
                     // The unit was more than the request needs; the device may have that much.
                     frugal = true;
@@ -129,6 +136,46 @@ impl<B: Backend> PoolCore<B> {
                     miss.asked.meet(error);
                     return None;
                 }
+            }
+        }
+    }
+
+    /// Claims the addresses that a growth for the request maps.
+    fn claim_room(&self, miss: &Miss<'_, B>, cap: u64, frugal: bool, granularity: u64) -> Claim {
+        let taker = miss.core.taker();
+        let mut central = self.central.lock();
+        let central = &mut *central;
+        let (heap, timelines) = (&mut central.heap, &central.timelines);
+        let room = heap.find_room(miss.size.bytes, miss.align, granularity, &taker, timelines);
+        let Some(room) = room else { return Claim::NoRoom };
+        let reserved = central.reserved();
+        let excess = reserved.saturating_add(room.map_bytes).saturating_sub(cap);
+        if excess > 0 {
+            return Claim::OverCap { excess };
+        }
+        let left = (cap - reserved) / granularity * granularity;
+        let unit = if frugal { 0 } else { unit(reserved, granularity) };
+        let map_bytes = room.map_bytes.next_multiple_of(unit.max(granularity));
+        let growth = central.heap.claim(room, map_bytes.min(left));
+        Claim::Growth(growth.cut(granule(reserved, granularity)))
+    }
+
+    /// Gives clean memory back that no request so far could use, because it lies in pieces, so that as
+    /// much can be mapped where it is of use. Says whether there was as much.
+    fn exchange(&self, miss: &mut Miss<'_, B>, excess: u64) -> bool {
+        let keep = {
+            let mut central = self.central.lock();
+            central.settle();
+            if central.heap.bytes().clean < excess {
+                return false;
+            }
+            central.reserved() - excess
+        };
+        match self.give_back(keep) {
+            Ok(given) => given > 0,
+            Err(error) => {
+                miss.asked.meet(error);
+                false
             }
         }
     }
@@ -144,41 +191,81 @@ impl<B: Backend> PoolCore<B> {
         Ok(())
     }
 
-    /// Backs the claimed addresses with one granule. On an error the claim is undone.
-    fn map(&self, growth: Growth) -> Result<(Growth, B::Granule), Error> {
+    /// Backs the claimed addresses with granules. On an error the claim is undone.
+    fn map(&self, growth: Growth) -> Result<(Growth, Vec<(B::Granule, u64)>), Error> {
         let (address, bytes) = (growth.address, growth.bytes);
-        let undo = |growth, error| {
-            let mut central = self.central.lock();
-            let central = &mut *central;
-            central.heap.undo_growth(growth, &central.timelines);
-            Err(error)
-        };
-        let create = |own: &B| own.create_granule(bytes);
-        let granule = match self.driver.memory("create a granule", create) {
-            Ok(granule) => granule,
-            Err(error) => return undo(growth, error),
-        };
-        // SAFETY: the addresses are a hole of a reserved range of whole granularity units, because the
-        // heap keeps holes so, and in transit, so that nobody else maps there.
-        let map = |own: &B| unsafe { own.map(address, bytes, &granule) };
-        if let Err(error) = self.driver.memory("map a granule", map) {
-            self.destroy(granule, bytes);
-            return undo(growth, error);
+        let mut granules = Vec::new();
+        let mapped = self.map_granules(&growth, &mut granules).and_then(|()| {
+            // SAFETY: the range is the granules that were just mapped.
+            unsafe { self.driver.set_access(address, bytes, &self.peers) }
+        });
+        match mapped {
+            Ok(()) => Ok((growth, granules)),
+            Err(error) => {
+                // That it is stuck is seen in the account; the cause is the first error.
+                let _ = self.unmap_growth(growth, granules);
+                Err(error)
+            }
         }
-        // SAFETY: the range is the granule that was just mapped.
-        let access = unsafe { self.driver.set_access(address, bytes, &self.peers) };
-        if let Err(error) = access {
-            // SAFETY: nothing has used the granule, since nobody has had its addresses.
+    }
+
+    /// Creates and maps the granules of a growth, in order, until an error.
+    fn map_granules(
+        &self,
+        growth: &Growth,
+        granules: &mut Vec<(B::Granule, u64)>,
+    ) -> Result<(), Error> {
+        for (address, bytes) in growth.granules() {
+            let create = |own: &B| own.create_granule(bytes);
+            let granule = self.driver.memory("create a granule", create)?;
+            // SAFETY: the addresses are part of a hole of a reserved range, in whole granularity units,
+            // because the heap keeps holes so, and in transit, so that nobody else maps there.
+            let map = |own: &B| unsafe { own.map(address, bytes, &granule) };
+            if let Err(error) = self.driver.memory("map a granule", map) {
+                self.destroy(granule, bytes);
+                return Err(error);
+            }
+            granules.push((granule, bytes));
+        }
+        Ok(())
+    }
+
+    /// Takes back what a growth has mapped, from its first address on, and undoes the claim; all of it
+    /// later, if the driver does not unmap it now.
+    fn unmap_growth(&self, growth: Growth, granules: Vec<(B::Granule, u64)>) -> Result<(), Error> {
+        let address = growth.address;
+        let bytes = granules.iter().map(|(_, bytes)| bytes).sum();
+        if bytes > 0 {
+            // SAFETY: the range is mapped whole granules, and nothing has used them, since nobody has
+            // ever had these addresses.
             let unmap = |own: &B| unsafe { own.unmap(address, bytes) };
-            if self.driver.memory("unmap a granule", unmap).is_err() {
-                let stuck = Stuck { granule, mapped: Some(growth), unmapped_bytes: 0 };
+            if let Err(error) = self.driver.memory("unmap granules", unmap) {
+                let stuck = Stuck { granules, mapped: Some(growth) };
                 self.central.lock().stuck.push(stuck);
                 return Err(error);
             }
-            self.destroy(granule, bytes);
-            return undo(growth, error);
         }
-        Ok((growth, granule))
+        for (granule, bytes) in granules {
+            self.destroy(granule, bytes);
+        }
+        let mut central = self.central.lock();
+        let central = &mut *central;
+        central.heap.undo_growth(growth, &central.timelines);
+        Ok(())
+    }
+
+    /// Makes the mapped growth a block of `bytes` bytes, in transit, and frees the rest.
+    fn finish_growth(
+        &self,
+        growth: Growth,
+        granules: Vec<(B::Granule, u64)>,
+        bytes: u64,
+    ) -> BlockId {
+        let mut central = self.central.lock();
+        let central = &mut *central;
+        let addresses = growth.granules().map(|(address, _)| address);
+        central.granules.extend(addresses.zip(granules.into_iter().map(|(granule, _)| granule)));
+        central.heap.finish_growth(growth, bytes, &central.timelines)
     }
 
     /// Gives a granule back that is mapped nowhere, now or later.
@@ -189,7 +276,7 @@ impl<B: Backend> PoolCore<B> {
             Ok(()) => true,
             Err((granule, error)) => {
                 self.driver.keep_error(error);
-                let stuck = Stuck { granule, mapped: None, unmapped_bytes: bytes };
+                let stuck = Stuck { granules: vec![(granule, bytes)], mapped: None };
                 self.central.lock().stuck.push(stuck);
                 false
             }
@@ -199,26 +286,16 @@ impl<B: Backend> PoolCore<B> {
     /// Tries again to give back what the driver would not take.
     pub(super) fn retry_stuck(&self) {
         let stuck = std::mem::take(&mut self.central.lock().stuck);
-        for Stuck { granule, mapped, unmapped_bytes } in stuck {
+        for Stuck { granules, mapped } in stuck {
             let Some(growth) = mapped else {
-                self.destroy(granule, unmapped_bytes);
+                for (granule, bytes) in granules {
+                    self.destroy(granule, bytes);
+                }
                 continue;
             };
-            let (address, bytes) = (growth.address, growth.bytes);
-            // SAFETY: as in `map`: nobody has ever had these addresses.
-            let unmap = |own: &B| unsafe { own.unmap(address, bytes) };
-            if let Err(error) = self.driver.memory("unmap a granule", unmap) {
+            if let Err(error) = self.unmap_growth(growth, granules) {
                 self.driver.keep_error(error);
-                let stuck = Stuck { granule, mapped: Some(growth), unmapped_bytes: 0 };
-                self.central.lock().stuck.push(stuck);
-                continue;
             }
-            {
-                let mut central = self.central.lock();
-                let central = &mut *central;
-                central.heap.undo_growth(growth, &central.timelines);
-            }
-            self.destroy(granule, bytes);
         }
     }
 
@@ -302,11 +379,10 @@ impl<B: Backend> PoolCore<B> {
             }
             self.reserve_addresses(step, granularity)?;
         };
-        let (growth, granule) = self.map(growth)?;
+        let (growth, granules) = self.map(growth)?;
+        let block = self.finish_growth(growth, granules, step);
         let mut central = self.central.lock();
         let central = &mut *central;
-        central.granules.insert(growth.address, granule);
-        let block = central.heap.finish_growth(growth, step, &central.timelines);
         central.heap.free(block, Stamps::Clean, &central.timelines);
         Ok(())
     }
@@ -375,7 +451,15 @@ impl<B: Backend> PoolCore<B> {
 
 /// What a pool that has reserved this much grows by at least: a fraction of it, as a power of two.
 fn unit(reserved: u64, granularity: u64) -> u64 {
-    let fraction = (reserved / UNIT_FRACTION).max(1);
-    let power = 1 << (u64::BITS - 1 - fraction.leading_zeros());
-    power.clamp(UNIT_MIN, UNIT_MAX).max(granularity)
+    power_below(reserved / UNIT_FRACTION).clamp(UNIT_MIN, UNIT_MAX).max(granularity)
+}
+
+/// The size of the granules of a pool that has reserved this much.
+fn granule(reserved: u64, granularity: u64) -> u64 {
+    power_below(reserved / GRANULE_FRACTION).clamp(GRANULE_MIN, GRANULE_MAX).max(granularity)
+}
+
+/// The largest power of two that is not above `number`, or 1.
+fn power_below(number: u64) -> u64 {
+    1 << (u64::BITS - 1 - number.max(1).leading_zeros())
 }

@@ -36,6 +36,8 @@ impl<B: Backend> PoolCore<B> {
     /// never be seen.
     pub(super) fn climb(&self, miss: &mut Miss<'_, B>) -> Result<BlockId, Error> {
         self.steps.count_ladder();
+        // All of them have been tried when a ladder begins.
+        self.steps_allowed().for_each(|step| miss.note_tried(step.name()));
         let found = {
             let streams = self.shut_lists();
             let _shut = Shut { pool: self };
@@ -56,7 +58,7 @@ impl<B: Backend> PoolCore<B> {
             return Ok(Some(block));
         }
         if self.config.late_waits {
-            miss.tried.push("synchronizing");
+            miss.note_tried("synchronizing");
             match self.quiesce_all() {
                 Ok(()) => {}
                 Err(error) => miss.asked.meet(error),
@@ -66,7 +68,7 @@ impl<B: Backend> PoolCore<B> {
             }
         }
         if self.call_hook(miss) {
-            miss.tried.push("the on_pressure hook");
+            miss.note_tried("the on_pressure hook");
             if let Some(block) = self.search_all(miss, streams)? {
                 return Ok(Some(block));
             }
@@ -108,7 +110,7 @@ impl<B: Backend> PoolCore<B> {
                 return Ok(Some(block));
             }
         }
-        miss.tried.push("giving unused memory back");
+        miss.note_tried("giving unused memory back");
         self.retry_stuck();
         match self.give_back_for(miss) {
             Ok(0) => return Ok(None),
@@ -154,7 +156,7 @@ impl<B: Backend> PoolCore<B> {
                 return if look == 0 { Ok(None) } else { self.search_all(miss, streams) };
             }
             if look == 0 {
-                miss.tried.push("waiting for other threads");
+                miss.note_tried("waiting for other threads");
             }
             pause_thread(TRANSIT_PAUSE_MICROS);
             if let Some(block) = self.take_covered(miss) {

@@ -54,18 +54,37 @@ impl<B: Backend> PoolCore<B> {
     /// Retires the streams that drops have left a note of.
     pub(super) fn retire_unused(&self) {
         for _ in 0..RETIRE_AT_ONCE {
-            let noted = self.unused.lock().pop();
-            let Some(id) = noted else { return };
-            self.unused_count.fetch_sub(1, Ordering::Relaxed);
-            if let Err(error) = self.retire_if_unused(id) {
-                // Another call may succeed: the note goes back, for which the stream is still marked.
-                self.note_unused(id);
-                if !error.is_capture() {
-                    self.driver.keep_error(error);
+            match self.retire_next_unused() {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    if !error.is_capture() {
+                        self.driver.keep_error(error);
+                    }
+                    return;
                 }
-                return;
             }
         }
+    }
+
+    /// Retires all of them: a stream that is marked and has not left could be neither waited for nor
+    /// drained by whoever ends the pool.
+    pub(super) fn retire_all_unused(&self) -> Result<(), Error> {
+        while self.retire_next_unused()? {}
+        Ok(())
+    }
+
+    /// Retires one of them, and says whether there was one.
+    fn retire_next_unused(&self) -> Result<bool, Error> {
+        let noted = self.unused.lock().pop();
+        let Some(id) = noted else { return Ok(false) };
+        self.unused_count.fetch_sub(1, Ordering::Relaxed);
+        let result = self.retire_if_unused(id);
+        if result.is_err() {
+            // Another call may succeed: the note goes back, for which the stream is still marked.
+            self.note_unused(id);
+        }
+        result.map(|()| true)
     }
 
     fn retire_if_unused(&self, id: TimelineId) -> Result<(), Error> {

@@ -40,7 +40,7 @@ impl<B: Backend> PoolCore<B> {
         if buffer.block.is_none() {
             return Ok(());
         }
-        self.begin_call()?;
+        let _call = self.begin_call()?;
         if let User::Known(other) = user {
             self.check_access(other)?;
         }
