@@ -70,6 +70,32 @@ fn h55_a_steal_whose_wait_fails_during_anothers_ladder_makes_none_either() {
     });
 }
 
+#[test]
+fn h55_while_a_ladder_lasts_what_is_freed_goes_where_it_can_be_seen() {
+    in_both_kinds(|setup| {
+        let lab = setup.lazy_lab_of(2 * BLOCK);
+        lab.pool.reserve(2 * BLOCK).unwrap();
+        let [a, b] = lab.streams();
+        let (x, y) = (lab.hold(&a, BLOCK), lab.hold(&a, BLOCK));
+        let pause = lab.device.pause(Call::SynchronizeContext, PausePoint::Before);
+        thread::scope(|scope| {
+            let climbing = scope.spawn(|| lab.hold(&b, 2 * BLOCK));
+            pause.wait_reached();
+            // A stream that comes now is no hiding place either.
+            let late = lab.stream();
+            drop(x);
+            assert_eq!(lab.stats().on_lists, 0, "freed on a list that is shut");
+            let z = lab.hold(&late, BLOCK);
+            z.write(&late);
+            drop((y, z));
+            assert_eq!((lab.stats().on_lists, lab.stats().in_use), (0, 0));
+            pause.resume();
+            climbing.join().unwrap().write(&b);
+        });
+        assert_eq!(lab.stats().on_lists, 2 * BLOCK, "the lists are open again");
+    });
+}
+
 /// A run of operations that reaches every verb; errors are let pass. A buffer is written once, by its
 /// first owner, and then read on whatever stream: the program itself races with nothing.
 fn h56_program(lab: &Lab, seed: u64) {
@@ -204,7 +230,7 @@ fn h56_a_device_lost_at_any_call_breaks_nothing() {
                 continue;
             }
             struck += 1;
-            let lost = lab.pool.quiesce().err().expect("the device is lost");
+            let lost = lab.pool.quiesce().expect_err("the device is lost");
             assert!(lost.is_device_lost(), "the {nth}th: {lost}");
         }
         assert!(struck > 100, "{struck} calls were struck");
