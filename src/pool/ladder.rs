@@ -5,6 +5,7 @@ use super::miss::{Mark, Miss};
 use crate::backend::Backend;
 use crate::config::Pressure;
 use crate::error::{Error, Shortage};
+use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::order::Moment;
 use crate::pool_stream::core::StreamCore;
@@ -151,7 +152,7 @@ impl<B: Backend> PoolCore<B> {
             };
             if in_transit == 0 {
                 // What came back since the last search has not been looked at.
-                return if look == 0 { Ok(None) } else { self.search_all(miss, streams) };
+                return if look == 0 || seeded!(StaleRetry) { Ok(None) } else { self.search_all(miss, streams) };
             }
             if look == 0 {
                 miss.tried.push("waiting for other threads");

@@ -5,6 +5,7 @@ use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::config::Reuse;
 use crate::error::Error;
+use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::heap::size_class::Rounded;
 use crate::order::{Closed, Epoch, FreePoint, Moment};
@@ -161,7 +162,6 @@ impl<B: Backend> PoolCore<B> {
     /// block there can be split, and neighbours there can join.
     pub(super) fn take_covered(&self, miss: &Miss<'_, B>) -> Option<BlockId> {
         let mut central = self.central.lock();
-        let central = &mut *central;
         let (bytes, align) = (miss.size.bytes, miss.align);
         central.settle();
         let taker = miss.core.taker();
@@ -170,9 +170,14 @@ impl<B: Backend> PoolCore<B> {
                 central.drain(miss.core, 0);
             }
             if let Some(id) = central.heap.find_covered(bytes, align, &taker, &central.timelines) {
+                if seeded!(LockDropped) {
+                    drop(central);
+                    central = self.central.lock();
+                }
                 return Some(central.heap.carve(id, bytes, align));
             }
         }
+        let central = &mut *central;
         central.heap.take_union(bytes, align, &taker, &central.timelines)
     }
 
@@ -306,7 +311,7 @@ pub(super) fn cover<E>(
     moment: Moment,
 ) -> Option<Closed<E>> {
     match moment {
-        Moment::Early => timeline.cover_early(epoch),
-        Moment::Probe => timeline.cover(epoch),
+        Moment::Early if !seeded!(LateWaitForProbe) => timeline.cover_early(epoch),
+        _ => timeline.cover(epoch),
     }
 }

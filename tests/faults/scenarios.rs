@@ -1,0 +1,1 @@
+//! Small sequences, each the shortest in which one mistake shows.
