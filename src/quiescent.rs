@@ -137,7 +137,9 @@ pub(crate) fn is_open(pool: PoolId) -> bool {
     }
     any_open()
         && SCOPES
-            .try_with(|scopes| scopes.borrow().iter().any(|notes| notes.pool == pool || seeded!(FlagOfEveryPool)))
+            .try_with(|scopes| {
+                scopes.borrow().iter().any(|notes| notes.pool == pool || seeded!(FlagOfEveryPool))
+            })
             .unwrap_or(false)
 }
 

@@ -1,7 +1,7 @@
 //! Blocks, in address order: the heap's own map, which no buffer owns a part of.
 
-use crate::order::Stamps;
 use crate::fault::seeded;
+use crate::order::Stamps;
 
 /// Names a block of one heap. A name is used again when its block has been joined to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -93,6 +93,7 @@ impl<B: Backend> PoolCore<B> {
     ) -> Result<Option<BlockId>, Error> {
         {
             let mut central = self.central.lock();
+            miss.transit = central.in_transit() > 0;
             for core in streams {
                 central.drain(core, 0);
             }
@@ -146,13 +147,10 @@ impl<B: Backend> PoolCore<B> {
         streams: &[Arc<StreamCore<B>>],
     ) -> Result<Option<BlockId>, Error> {
         for look in 0..TRANSIT_LOOKS {
-            let in_transit = {
-                let central = self.central.lock();
-                central.heap.bytes().transit + central.taking
-            };
-            if in_transit == 0 {
-                // What came back since the last search has not been looked at.
-                return if look == 0 || seeded!(StaleRetry) { Ok(None) } else { self.search_all(miss, streams) };
+            if self.central.lock().in_transit() == 0 {
+                // What came back since the last search began has not been looked at.
+                let came_back = (look > 0 || miss.transit) && !seeded!(StaleRetry);
+                return if came_back { self.search_all(miss, streams) } else { Ok(None) };
             }
             if look == 0 {
                 miss.tried.push("waiting for other threads");

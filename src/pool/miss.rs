@@ -21,6 +21,8 @@ pub(super) struct Miss<'a, B: Backend> {
     pub(super) tried: Vec<&'static str>,
     /// The limit, not the device, kept the pool from growing.
     pub(super) over_limit: bool,
+    /// Other threads had bytes in transit when the last search of a ladder began.
+    pub(super) transit: bool,
     pub(super) asked: Asked,
 }
 
@@ -109,7 +111,7 @@ impl<B: Backend> PoolCore<B> {
             return Err(self.driver.seen_capturing("the stream"));
         }
         let (tried, asked) = Default::default();
-        let mut miss = Miss { core, size, align, tried, over_limit: false, asked };
+        let mut miss = Miss { core, size, align, tried, over_limit: false, transit: false, asked };
         let found = match self.take_steps(&mut miss) {
             Ok(Some(block)) => Ok(block),
             Ok(None) => self.climb(&mut miss),

@@ -416,7 +416,11 @@ impl<B: Backend> PoolCore<B> {
         let context = other.identity.context;
         let same = context == self.driver.context_id();
         let peer = || self.peers.iter().any(|own| own.context_id() == context);
-        if same || peer() || seeded!(NoAccessCheck) { Ok(()) } else { Err(Error::new(Reason::NoPeerAccess)) }
+        if same || peer() || seeded!(NoAccessCheck) {
+            Ok(())
+        } else {
+            Err(Error::new(Reason::NoPeerAccess))
+        }
     }
 
     /// Stamps of this pool's blocks may name a stream of another pool from now on.

@@ -8,7 +8,6 @@
 
 mod checks;
 mod process;
-mod scenarios;
 
 // The tests of other files, here to be run with a mistake: a file names its neighbours through `crate`.
 #[path = "../hazards/capture.rs"]

@@ -1,1 +1,0 @@
-//! Small sequences, each the shortest in which one mistake shows.
