@@ -37,6 +37,8 @@ impl<B: Backend> PoolCore<B> {
     /// never be seen.
     pub(super) fn climb(&self, miss: &mut Miss<'_, B>) -> Result<BlockId, Error> {
         self.steps.count_ladder();
+        // All of them have been tried when a ladder begins.
+        self.steps_allowed().for_each(|step| miss.note_tried(step.name()));
         let found = {
             let streams = self.shut_lists();
             let _shut = Shut { pool: self };
@@ -57,7 +59,7 @@ impl<B: Backend> PoolCore<B> {
             return Ok(Some(block));
         }
         if self.config.late_waits {
-            miss.tried.push("synchronizing");
+            miss.note_tried("synchronizing");
             match self.quiesce_all() {
                 Ok(()) => {}
                 Err(error) => miss.asked.meet(error),
@@ -67,7 +69,7 @@ impl<B: Backend> PoolCore<B> {
             }
         }
         if self.call_hook(miss) {
-            miss.tried.push("the on_pressure hook");
+            miss.note_tried("the on_pressure hook");
             if let Some(block) = self.search_all(miss, streams)? {
                 return Ok(Some(block));
             }
@@ -110,7 +112,7 @@ impl<B: Backend> PoolCore<B> {
                 return Ok(Some(block));
             }
         }
-        miss.tried.push("giving unused memory back");
+        miss.note_tried("giving unused memory back");
         self.retry_stuck();
         match self.give_back_for(miss) {
             Ok(0) => return Ok(None),
@@ -153,7 +155,7 @@ impl<B: Backend> PoolCore<B> {
                 return if came_back { self.search_all(miss, streams) } else { Ok(None) };
             }
             if look == 0 {
-                miss.tried.push("waiting for other threads");
+                miss.note_tried("waiting for other threads");
             }
             pause_thread(TRANSIT_PAUSE_MICROS);
             if let Some(block) = self.take_covered(miss) {

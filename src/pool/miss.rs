@@ -17,7 +17,7 @@ pub(super) struct Miss<'a, B: Backend> {
     pub(super) core: &'a StreamCore<B>,
     pub(super) size: Rounded,
     pub(super) align: u64,
-    /// The steps taken so far, for the error that may come.
+    /// What has been tried, once a ladder begins, for the error that may come.
     pub(super) tried: Vec<&'static str>,
     /// The limit, not the device, kept the pool from growing.
     pub(super) over_limit: bool,
@@ -120,16 +120,15 @@ impl<B: Backend> PoolCore<B> {
         found.map(|block| self.hand_out(&miss, block, len))
     }
 
+    /// The steps of the policy, in order.
+    pub(super) fn steps_allowed(&self) -> impl Iterator<Item = &'static Step> + use<B> {
+        let late_waits = self.config.late_waits;
+        self.config.reuse.steps().iter().filter(move |step| late_waits || **step != Step::StealLate)
+    }
+
     /// Takes the steps of the policy, in order, until one gives a block in transit.
     pub(super) fn take_steps(&self, miss: &mut Miss<'_, B>) -> Result<Option<BlockId>, Error> {
-        for step in self.config.reuse.steps() {
-            if *step == Step::StealLate && !self.config.late_waits {
-                continue;
-            }
-            let name = step.name();
-            if !miss.tried.contains(&name) {
-                miss.tried.push(name);
-            }
+        for step in self.steps_allowed() {
             let block = match step {
                 Step::Covered => self.take_covered(miss),
                 Step::Ask => self.take_asked(miss),
@@ -288,6 +287,15 @@ impl<B: Backend> PoolCore<B> {
             asked.unfinished.push(point);
         }
         finished
+    }
+}
+
+impl<B: Backend> Miss<'_, B> {
+    /// Notes what has been tried, for the error.
+    pub(super) fn note_tried(&mut self, name: &'static str) {
+        if !self.tried.contains(&name) {
+            self.tried.push(name);
+        }
     }
 }
 
