@@ -21,8 +21,6 @@ mod fault {
     pub(crate) use seeded;
 }
 mod heap;
-#[cfg(all(test, loom))]
-mod models;
 mod order;
 mod pool;
 mod pool_stream;
@@ -40,3 +38,6 @@ pub use pool::{DriverCalls, StreamPool};
 pub use pool_stream::{PoolStream, RetireError};
 pub use quiescent::{QuiescentReport, QuiescentScope};
 pub use stats::Stats;
+
+#[cfg(all(test, loom))]
+mod models;

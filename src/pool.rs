@@ -10,8 +10,6 @@ mod foreign;
 mod grow;
 mod ladder;
 mod miss;
-#[cfg(all(test, loom))]
-pub(crate) mod models;
 mod ordering;
 mod registry;
 mod retire;
@@ -427,3 +425,6 @@ impl<B: Backend> PoolCore<B> {
         central.peak_in_use = in_use;
     }
 }
+
+#[cfg(all(test, loom))]
+pub(crate) mod models;

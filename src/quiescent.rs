@@ -12,9 +12,6 @@
 //! So the flag decides what is *recorded*, never what is *safe*: a scope that is leaked, or ends on
 //! another order, or holds a launch, costs precision and nothing else.
 
-#[cfg(all(test, loom))]
-mod models;
-
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -356,3 +353,6 @@ impl<B: Backend> Drop for QuiescentScope<B> {
         let _ = self.end();
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;

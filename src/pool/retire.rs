@@ -1,8 +1,5 @@
 //! How a stream leaves its pool.
 
-#[cfg(all(test, loom))]
-mod models;
-
 use super::ordering::Pin;
 use super::{PoolCore, PooledEvent};
 use crate::backend::Backend;
@@ -153,3 +150,6 @@ impl<B: Backend> PoolCore<B> {
         pins.map(|core| Pin { core: Arc::clone(core) }).collect()
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;

@@ -28,7 +28,7 @@ pub(crate) struct StreamCore<B: Backend> {
     pub(crate) identity: StreamIdentity,
     /// There until the core is dropped.
     stream: Option<B::Stream>,
-    lifetime: Lifetime,
+    pub(super) lifetime: Lifetime,
 }
 
 /// What the small lock guards. What a free touches comes first and, with the lock and the list's map,
