@@ -1,6 +1,6 @@
 //! Seeded faults: mistakes that a pool like this is easily written with, to see that the checks see them.
 //!
-//! One line of the pool asks [`seeded!`] for each. With the feature `faults` the environment variable
+//! One line of the pool asks `seeded!` for each. With the feature `faults` the environment variable
 //! [`VARIABLE`] says which mistake a process makes, if any; without it the answer is the constant `false`
 //! (see the crate's root), and nothing of a fault is compiled. A published package does not contain this
 //! file, so that its builds cannot have the feature.

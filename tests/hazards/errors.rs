@@ -237,7 +237,7 @@ fn h56_a_device_lost_at_any_call_breaks_nothing() {
                 continue;
             }
             struck += 1;
-            let lost = lab.pool.quiesce().err().expect("the device is lost");
+            let lost = lab.pool.quiesce().expect_err("the device is lost");
             assert!(lost.is_device_lost(), "the {nth}th: {lost}");
         }
         assert!(struck > 100, "{struck} calls were struck");
