@@ -8,6 +8,18 @@ mod config;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod error;
+#[cfg(feature = "faults")]
+pub mod fault;
+#[cfg(not(feature = "faults"))]
+mod fault {
+    /// Asks whether a mistake is to be made here; without the feature `faults`, never.
+    macro_rules! seeded {
+        ($fault:ident) => {
+            false
+        };
+    }
+    pub(crate) use seeded;
+}
 mod heap;
 mod order;
 mod pool;

@@ -5,6 +5,7 @@ use super::miss::{Mark, Miss};
 use crate::backend::Backend;
 use crate::config::Pressure;
 use crate::error::{Error, Shortage};
+use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::order::Moment;
 use crate::pool_stream::core::StreamCore;
@@ -94,6 +95,7 @@ impl<B: Backend> PoolCore<B> {
     ) -> Result<Option<BlockId>, Error> {
         {
             let mut central = self.central.lock();
+            miss.transit = central.in_transit() > 0;
             for core in streams {
                 central.drain(core, 0);
             }
@@ -147,13 +149,10 @@ impl<B: Backend> PoolCore<B> {
         streams: &[Arc<StreamCore<B>>],
     ) -> Result<Option<BlockId>, Error> {
         for look in 0..TRANSIT_LOOKS {
-            let in_transit = {
-                let central = self.central.lock();
-                central.heap.bytes().transit + central.taking
-            };
-            if in_transit == 0 {
-                // What came back since the last search has not been looked at.
-                return if look == 0 { Ok(None) } else { self.search_all(miss, streams) };
+            if self.central.lock().in_transit() == 0 {
+                // What came back since the last search began has not been looked at.
+                let came_back = (look > 0 || miss.transit) && !seeded!(StaleRetry);
+                return if came_back { self.search_all(miss, streams) } else { Ok(None) };
             }
             if look == 0 {
                 miss.note_tried("waiting for other threads");

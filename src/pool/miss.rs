@@ -5,6 +5,7 @@ use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::config::Reuse;
 use crate::error::Error;
+use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::heap::size_class::Rounded;
 use crate::order::{Closed, Epoch, FreePoint, Moment};
@@ -20,6 +21,8 @@ pub(super) struct Miss<'a, B: Backend> {
     pub(super) tried: Vec<&'static str>,
     /// The limit, not the device, kept the pool from growing.
     pub(super) over_limit: bool,
+    /// Other threads had bytes in transit when the last search of a ladder began.
+    pub(super) transit: bool,
     pub(super) asked: Asked,
 }
 
@@ -125,7 +128,7 @@ impl<B: Backend> PoolCore<B> {
             return Err(self.driver.seen_capturing("the stream"));
         }
         let (tried, asked) = Default::default();
-        let mut miss = Miss { core, size, align, tried, over_limit: false, asked };
+        let mut miss = Miss { core, size, align, tried, over_limit: false, transit: false, asked };
         let found = match self.take_steps(&mut miss) {
             Ok(Some(block)) => Ok(block),
             Ok(None) => self.climb(&mut miss),
@@ -177,7 +180,6 @@ impl<B: Backend> PoolCore<B> {
     /// block there can be split, and neighbours there can join.
     pub(super) fn take_covered(&self, miss: &Miss<'_, B>) -> Option<BlockId> {
         let mut central = self.central.lock();
-        let central = &mut *central;
         let (bytes, align) = (miss.size.bytes, miss.align);
         central.settle();
         let taker = miss.core.taker();
@@ -186,9 +188,14 @@ impl<B: Backend> PoolCore<B> {
                 central.drain(miss.core, 0);
             }
             if let Some(id) = central.heap.find_covered(bytes, align, &taker, &central.timelines) {
+                if seeded!(LockDropped) {
+                    drop(central);
+                    central = self.central.lock();
+                }
                 return Some(central.heap.carve(id, bytes, align));
             }
         }
+        let central = &mut *central;
         central.heap.take_union(bytes, align, &taker, &central.timelines)
     }
 
@@ -331,7 +338,7 @@ pub(super) fn cover<E>(
     moment: Moment,
 ) -> Option<Closed<E>> {
     match moment {
-        Moment::Early => timeline.cover_early(epoch),
-        Moment::Probe => timeline.cover(epoch),
+        Moment::Early if !seeded!(LateWaitForProbe) => timeline.cover_early(epoch),
+        _ => timeline.cover(epoch),
     }
 }

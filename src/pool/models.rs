@@ -15,7 +15,7 @@ type Core = Arc<PoolCore<SimDevice>>;
 pub(super) fn miss(stream: &Stream) -> Miss<'_, SimDevice> {
     let size = size_class::round(BLOCK as u64).expect("a block is not too large");
     let (tried, asked) = (Vec::new(), Asked::default());
-    Miss { core: &stream.core, size, align: GRAIN, tried, over_limit: false, asked }
+    Miss { core: &stream.core, size, align: GRAIN, tried, over_limit: false, transit: false, asked }
 }
 
 /// A block of the stream's own list.

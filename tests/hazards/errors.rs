@@ -5,7 +5,8 @@ use std::thread;
 
 use streampool::backend::ErrorKind;
 use streampool::sim::{
-    Call, CallCounts, CallFilter, FaultPlan, Kernel, Pause, PausePoint, SimDevice, SimErrorCode,
+    Call, CallCounts, CallFilter, FaultPlan, Kernel, Pause, PausePoint, Schedule, SimConfig,
+    SimDevice, SimErrorCode,
 };
 use streampool::{Error, Growth, PoolBuilder, Reuse};
 
@@ -67,6 +68,38 @@ fn h55_a_steal_whose_wait_fails_during_anothers_ladder_makes_none_either() {
         lab.device.inject(FaultPlan::new(Call::Wait));
         h55(&lab, &held, [&b, &c]);
         assert_eq!(lab.device.counts().stream_waits, 1);
+    });
+}
+
+/// The device's only granule is with a thread whose growth fails just when the last search of another's
+/// ladder has found nothing: what has come back by the time of the verdict is looked at first.
+#[test]
+fn h55_what_comes_back_while_the_last_search_ends_is_looked_at() {
+    let config =
+        SimConfig { memory_bytes: 2 * MIB, schedule: Schedule::Lazy, ..SimConfig::default() };
+    let setup = Setup { growth: Growth::Virtual };
+    let lab = setup.lab_on(SimDevice::new(config), |builder| builder.reuse(Reuse::Memory));
+    let [b, c] = lab.streams();
+    let first = lab.device.pause(Call::Map, PausePoint::Before);
+    lab.device.inject(FaultPlan::new(Call::Map).from_then_on());
+    thread::scope(|scope| {
+        let failing = scope.spawn(|| lab.try_hold(&b, 2 * MIB));
+        first.wait_reached();
+        let mut refused = lab.device.pause(Call::CreateGranule, PausePoint::After);
+        let other = scope.spawn(|| lab.try_hold(&c, 2 * MIB));
+        refused.wait_reached();
+        while lab.device.counts().context_synchronizes == 0 {
+            let next = lab.device.pause(Call::CreateGranule, PausePoint::After);
+            refused.resume();
+            refused = next;
+            refused.wait_reached();
+        }
+        // The search after the synchronize has just been refused a granule; nothing follows it.
+        first.resume();
+        failing.join().unwrap().expect_err("it cannot map");
+        lab.device.clear_faults();
+        refused.resume();
+        other.join().unwrap().expect("a false out of memory");
     });
 }
 
