@@ -93,6 +93,8 @@ fn assert_flat(costs: &[Cost], devices_own: i64) {
         let grown = cost.host - first.host;
         assert!(grown < (64 << 10) + devices_own, "{grown} bytes of the host's more: {costs:#?}");
         assert!(cost.calls <= first.calls + first.calls / 8 + 100, "more calls: {costs:#?}");
+        // It may breathe: pieces are exchanged for a whole, and go back.
+        assert!(cost.reserved <= first.reserved + first.reserved / 2, "more memory: {costs:#?}");
         assert!(cost.events <= first.events + 8, "more events: {costs:#?}");
     }
 }
@@ -120,7 +122,7 @@ fn h66_a_million_distinct_sizes_leave_the_bookkeeping_flat() {
             }
         });
         assert_flat(&costs, 0);
-        assert!(pool.stats().reserved <= 96 * MIB, "{:?}", pool.stats());
+        assert!(pool.stats().peak_reserved <= 96 * MIB, "{:?}", pool.stats());
     });
 }
 
