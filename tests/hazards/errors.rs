@@ -490,7 +490,11 @@ fn h60_a_trim_leaves_what_is_in_flight_and_gives_the_rest_back_once() {
         assert_eq!(calls.synchronizes() + calls.stream_waits, 0);
         match setup.growth {
             Growth::Segments => assert_eq!(calls.segment_frees, 4),
-            _ => assert_eq!((calls.granule_destroys, calls.segment_frees), (4, 0)),
+            _ => {
+                // Granules of 2 MiB, the unit.
+                let granules = 4 * BLOCK / (2 << 20);
+                assert_eq!((calls.granule_destroys, calls.segment_frees), (granules, 0));
+            }
         }
         lab.accounts_match();
         lab.no_hazard();
