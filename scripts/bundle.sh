@@ -52,7 +52,7 @@ mkdir -p "$bundle/traces"
 # The tests keep their debug assertions, which the release profile would take away. Those on the
 # stand-in driver need cargo where they run, and no GPU.
 tests=()
-for name in $(targets_in tests | grep -E '^(cuda|gpu)_' | grep -v standin || true); do
+for name in $(targets_in tests | grep -E '^(cuda_gpu|gpu_)' || true); do
     tests+=(--test "$name")
 done
 ((${#tests[@]} == 0)) || build test test --no-run "${tests[@]}" | collect tests

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 
 use crate::backend::Backend;
 use crate::error::Error;
+use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::heap::size_class::{self, BINS, GRAIN, Grains, Rounded};
 use crate::order::{FreePoint, Stamps};
@@ -214,6 +215,10 @@ impl<B: Backend> Drop for Buffer<B> {
             {
                 state.give(self.size.bytes());
                 state.put(route, self.block, self.address, self.size);
+                if seeded!(TouchedAfterUnlock) {
+                    drop(state);
+                    home.stream();
+                }
                 return;
             }
         }
@@ -260,7 +265,7 @@ impl<B: Backend> Buffer<B> {
             stamps.add(home.pool.stranger_point());
         }
         let mut state = home.state.lock();
-        let to_heap = !stamps.is_clean()
+        let to_heap = (!stamps.is_clean() && !seeded!(ListHitWithSecondStamp))
             || state.detours.has(Detours::SHUT)
             || state.detours.has(Detours::RETIRED);
         if has_block && to_heap {

@@ -143,7 +143,7 @@ impl<B: Backend> PoolBuilder<B> {
     }
 
     /// Up to here, in bytes, a miss grows rather than makes a stream wait late: for all that another
-    /// stream has queued since it freed a block. By default 1/64 above the most that has been in
+    /// stream has queued since it freed a block. By default an eighth above the most that has been in
     /// use, so that the target follows the program. A growth beyond it first gives back unused memory
     /// that lies in pieces, if there is as much.
     pub fn soft_target(mut self, bytes: u64) -> Self {

@@ -8,9 +8,19 @@ mod config;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod error;
+#[cfg(feature = "faults")]
+pub mod fault;
+#[cfg(not(feature = "faults"))]
+mod fault {
+    /// Asks whether a mistake is to be made here; without the feature `faults`, never.
+    macro_rules! seeded {
+        ($fault:ident) => {
+            false
+        };
+    }
+    pub(crate) use seeded;
+}
 mod heap;
-#[cfg(all(test, loom))]
-mod models;
 mod order;
 mod pool;
 mod pool_stream;
@@ -28,3 +38,6 @@ pub use pool::{DriverCalls, StreamPool};
 pub use pool_stream::{PoolStream, RetireError};
 pub use quiescent::{QuiescentReport, QuiescentScope};
 pub use stats::Stats;
+
+#[cfg(all(test, loom))]
+mod models;

@@ -99,6 +99,11 @@ impl World {
 /// Tells the oracle that the stream has got a buffer, and writes it there.
 pub(crate) fn write(device: &SimDevice, stream: &Stream, block: &Block) {
     device.note_handed_out(stream.raw(), block.device_ptr(), block.capacity() as u64);
+    use_again(device, stream, block);
+}
+
+/// A kernel on `stream` writes a buffer of it.
+pub(crate) fn use_again(device: &SimDevice, stream: &Stream, block: &Block) {
     let kernel = Kernel::new().taking(0).writes(block.device_ptr(), block.capacity() as u64);
     device.launch(stream.raw(), kernel).expect("a kernel");
 }

@@ -11,8 +11,6 @@ mod grow;
 mod ladder;
 mod mapping;
 mod miss;
-#[cfg(all(test, loom))]
-pub(crate) mod models;
 mod ordering;
 mod registry;
 mod retire;
@@ -26,6 +24,7 @@ use crate::backend::{Backend, StreamIdentity, StreamKind};
 use crate::buffer::Buffer;
 use crate::config::{Config, Limit, PoolBuilder};
 use crate::error::{Error, Reason};
+use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::order::{FreePoint, Stamps, TimelineId};
 use crate::pool_stream::PoolStream;
@@ -363,10 +362,10 @@ impl<B: Backend> PoolCore<B> {
 
     fn identify(&self, stream: &B::Stream) -> Result<StreamIdentity, Error> {
         let identity = self.driver.identify(stream)?;
-        if identity.context != self.driver.context_id() {
+        if identity.context != self.driver.context_id() && !seeded!(ForeignContext) {
             return Err(Error::new(Reason::ForeignContext));
         }
-        if identity.kind == StreamKind::PerThread {
+        if identity.kind == StreamKind::PerThread && !seeded!(PerThreadStream) {
             return Err(Error::new(Reason::PerThreadStream));
         }
         Ok(identity)
@@ -427,3 +426,6 @@ impl<B: Backend> PoolCore<B> {
         central.peak_in_use = in_use;
     }
 }
+
+#[cfg(all(test, loom))]
+pub(crate) mod models;

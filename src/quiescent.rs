@@ -12,9 +12,6 @@
 //! So the flag decides what is *recorded*, never what is *safe*: a scope that is leaked, or ends on
 //! another order, or holds a launch, costs precision and nothing else.
 
-#[cfg(all(test, loom))]
-mod models;
-
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,6 +19,7 @@ use std::marker::PhantomData;
 
 use crate::backend::Backend;
 use crate::error::Error;
+use crate::fault::seeded;
 use crate::order::TimelineId;
 use crate::pool::{PoolCore, PoolId, StreamPool};
 use crate::sync::{Arc, host, pool_thread_local};
@@ -87,6 +85,8 @@ impl Innermost {
 
     /// The scopes have changed: `scopes` are open now.
     fn follow(&self, scopes: &[Notes]) {
+        #[cfg(feature = "faults")]
+        crate::fault::scopes_change(self.open.get(), scopes.len());
         self.open.set(scopes.len());
         self.pool.set(scopes.last().map(|notes| notes.pool));
     }
@@ -128,9 +128,15 @@ pub(crate) fn any_open() -> bool {
 
 /// Whether a scope of this pool is open on this thread.
 pub(crate) fn is_open(pool: PoolId) -> bool {
+    #[cfg(feature = "faults")]
+    if seeded!(GlobalFlag) {
+        return crate::fault::any_scope();
+    }
     any_open()
         && SCOPES
-            .try_with(|scopes| scopes.borrow().iter().any(|notes| notes.pool == pool))
+            .try_with(|scopes| {
+                scopes.borrow().iter().any(|notes| notes.pool == pool || seeded!(FlagOfEveryPool))
+            })
             .unwrap_or(false)
 }
 
@@ -309,7 +315,7 @@ impl<B: Backend> QuiescentScope<B> {
             Some(INNERMOST.with(|innermost| {
                 innermost.flush(scopes.last_mut().expect("this scope is open"));
                 let notes = scopes.remove(at);
-                innermost.follow(&scopes);
+                innermost.follow(if seeded!(BoolForDepth) { &[] } else { &scopes });
                 notes
             }))
         });
@@ -341,6 +347,12 @@ impl<B: Backend> fmt::Debug for QuiescentScope<B> {
 
 impl<B: Backend> Drop for QuiescentScope<B> {
     fn drop(&mut self) {
+        if seeded!(NotRestoredOnUnwinding) && std::thread::panicking() {
+            return;
+        }
         let _ = self.end();
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;

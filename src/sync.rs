@@ -206,8 +206,10 @@ impl Drop for Lifetime {
 /// What models are made of.
 #[cfg(all(test, loom))]
 pub(crate) mod model {
-    use std::sync::Arc;
+    use std::cell::Cell;
+    use std::io::Write;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::{Arc, Once};
 
     /// A model's thread calls the whole pool, for which loom's default stack is small.
     const STACK_BYTES: usize = 256 << 10;
@@ -260,19 +262,42 @@ pub(crate) mod model {
         }
     }
 
+    std::thread_local! {
+        /// The model that this test thread runs; loom runs all its threads on this one.
+        static RUNNING: Cell<Option<&'static str>> = const { Cell::new(None) };
+    }
+
+    /// Has a model that fails end the whole run, with its name: unwinding would drop a real pool in the
+    /// middle of an execution, and leave what is process-wide to other models.
+    fn abort_on_failure() {
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| {
+            let report = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |panic| {
+                let Some(name) = RUNNING.get() else { return report(panic) };
+                // Past the capture of the test's output, which an abort would lose.
+                let _ = writeln!(std::io::stderr(), "the model \"{name}\" has failed: {panic}");
+                std::process::abort();
+            }));
+        });
+    }
+
     /// Runs `model` under every interleaving, with no bound on preemptions whatever the environment
     /// says, and prints how many there were.
-    pub(crate) fn check(name: &str, model: impl Fn() + Send + Sync + 'static) {
+    pub(crate) fn check(name: &'static str, model: impl Fn() + Send + Sync + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = None;
         builder.max_branches = 20_000;
         let executions = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&executions);
         let start = std::time::Instant::now();
+        abort_on_failure();
+        RUNNING.set(Some(name));
         builder.check(move || {
             count.fetch_add(1, Ordering::Relaxed);
             model();
         });
+        RUNNING.set(None);
         let executions = executions.load(Ordering::Relaxed);
         println!("{name}: {executions} executions in {:.2} s", start.elapsed().as_secs_f64());
     }

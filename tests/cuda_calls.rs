@@ -300,10 +300,9 @@ fn the_process_exits_with_live_buffers() {
 fn a_pool_that_is_dropped_gives_everything_back() {
     standin().run(|standin| {
         let backend = CudaBackend::open(0).unwrap();
-        let before = cudarc::driver::result::mem_get_info();
         let context = Arc::clone(backend.context());
-        context.bind_to_thread().unwrap();
-        let before = before.or_else(|_| cudarc::driver::result::mem_get_info()).unwrap();
+        set_current(context.cu_ctx());
+        let before = result::mem_get_info().unwrap();
         let pool = CudaPool::new(backend);
         let home = pool.stream(context.new_stream().unwrap()).unwrap();
         let slice = home.clone_htod(&[1u8; 5000]).unwrap();
@@ -315,7 +314,7 @@ fn a_pool_that_is_dropped_gives_everything_back() {
         for _ in 0..3 {
             other.trim(0).unwrap();
         }
-        assert_eq!(cudarc::driver::result::mem_get_info().unwrap(), before);
+        assert_eq!(result::mem_get_info().unwrap(), before);
         assert_eq!(standin.count("cuStreamDestroy_v2"), 1);
     });
 }

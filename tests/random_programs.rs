@@ -105,3 +105,20 @@ fn a_retired_stream_whose_last_event_was_refused_loses_no_byte() {
         ],
     );
 }
+
+#[test]
+fn a_stream_that_could_not_leave_while_it_captured_leaves_before_its_pool_is_closed() {
+    runs(
+        small(),
+        &[
+            Op::Alloc { stream: 0, len: 512 << 10, align: 1 },
+            Op::BeginCapture { stream: 0, foreign: false },
+            Op::DropStream { stream: 0 },
+            Op::Free { buffer: 0 },
+            // It is to leave, and cannot: it captures.
+            Op::Mark { stream: 0 },
+            Op::EndCapture { capture: 0 },
+            Op::Close { pool: 0 },
+        ],
+    );
+}

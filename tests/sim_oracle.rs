@@ -10,6 +10,7 @@
 #![cfg(not(loom))]
 
 use std::collections::BTreeSet;
+use std::thread;
 
 use streampool::backend::{Backend, StreamKind};
 use streampool::sim::{
@@ -335,35 +336,48 @@ fn check_clocks(outcome: &Outcome, what: &dyn Fn() -> String) -> (u64, u64) {
     counts
 }
 
-#[test]
-fn clocks_graph_and_frozen_execution_agree() {
-    let mut counts = (0, 0);
-    for seed in 0..PROGRAMS {
-        let program = program(seed);
-        let schedule = match seed % 3 {
-            0 => Schedule::Random,
-            1 => Schedule::Lazy,
-            _ => Schedule::Timed,
-        };
-        let outcome = execute(&program, schedule, seed);
-        check_clocks(&outcome, &|| format!("seed {seed}, {schedule:?}, {program:?}"));
+/// All three verdicts on one program. Returns how many pairs were ordered, and how many were not.
+fn check(seed: u64) -> (u64, u64) {
+    let program = program(seed);
+    let schedule = match seed % 3 {
+        0 => Schedule::Random,
+        1 => Schedule::Lazy,
+        _ => Schedule::Timed,
+    };
+    let outcome = execute(&program, schedule, seed);
+    check_clocks(&outcome, &|| format!("seed {seed}, {schedule:?}, {program:?}"));
 
-        // Until the frozen operation is submitted nothing differs from a run with none frozen, so
-        // that its number is the same.
-        let eager = execute(&program, Schedule::Frozen(0), seed);
-        for i in 0..KERNELS {
-            let number = eager.kernels[i].1;
-            let frozen = execute(&program, Schedule::Frozen(number), seed);
-            let what = || format!("seed {seed}, frozen {number}, {program:?}");
-            let (ordered, unordered) = check_clocks(&frozen, &what);
-            counts = (counts.0 + ordered, counts.1 + unordered);
-            for j in i + 1..KERNELS {
-                let ordered = frozen.graph.reaches(frozen.kernels[i].0, frozen.kernels[j].0);
-                let overtaken = frozen.overtaken[i][j];
-                assert_eq!(ordered, !overtaken, "frozen kernel {i} and {j}: {}", what());
-            }
+    // Until the frozen operation is submitted nothing differs from a run with none frozen, so that
+    // its number is the same.
+    let eager = execute(&program, Schedule::Frozen(0), seed);
+    let mut counts = (0, 0);
+    for i in 0..KERNELS {
+        let number = eager.kernels[i].1;
+        let frozen = execute(&program, Schedule::Frozen(number), seed);
+        let what = || format!("seed {seed}, frozen {number}, {program:?}");
+        let (ordered, unordered) = check_clocks(&frozen, &what);
+        counts = (counts.0 + ordered, counts.1 + unordered);
+        for j in i + 1..KERNELS {
+            let ordered = frozen.graph.reaches(frozen.kernels[i].0, frozen.kernels[j].0);
+            let overtaken = frozen.overtaken[i][j];
+            assert_eq!(ordered, !overtaken, "frozen kernel {i} and {j}: {}", what());
         }
     }
+    counts
+}
+
+#[test]
+fn clocks_graph_and_frozen_execution_agree() {
+    const THREADS: u64 = 4;
+    let sum = |a: (u64, u64), b: (u64, u64)| (a.0 + b.0, a.1 + b.1);
+    let check_shard =
+        |first| (first..PROGRAMS).step_by(THREADS as usize).map(check).fold((0, 0), sum);
+    let (ordered, unordered) = thread::scope(|scope| {
+        let shards: Vec<_> =
+            (0..THREADS).map(|first| scope.spawn(move || check_shard(first))).collect();
+        shards.into_iter().map(|shard| shard.join().unwrap()).fold((0, 0), sum)
+    });
     // A generator whose pairs were nearly all ordered, or nearly none, would prove little.
-    assert!(counts.0 > counts.1 / 4 && counts.1 > counts.0 / 4, "{counts:?}");
+    let balanced = ordered > unordered / 4 && unordered > ordered / 4;
+    assert!(balanced, "{ordered} pairs ordered, {unordered} not");
 }

@@ -102,6 +102,40 @@ fn calls_cost_what_the_table_says() {
     assert!(alloc > SizeCost::FREE.of(64 << 20));
 }
 
+#[test]
+fn memory_calls_cost_what_the_table_says_for_their_size() {
+    const BYTES: u64 = 64 << 20;
+    let device = SimDevice::new(1);
+    let costs = Costs::default();
+    let start = |expected: u64| device.now() + expected;
+    let end = start(costs.range);
+    let range = device.reserve_range(BYTES).unwrap();
+    assert_eq!(device.now(), end);
+    let end = start(costs.create_granule.of(BYTES));
+    let granule = device.create_granule(BYTES).unwrap();
+    assert_eq!(device.now(), end);
+    let end = start(costs.map.of(BYTES) + costs.set_access.of(BYTES) + costs.unmap.of(BYTES));
+    // SAFETY: The range is reserved and empty, the granule of its size, and nothing uses it.
+    unsafe {
+        device.map(range, BYTES, &granule).unwrap();
+        device.set_access(range, BYTES, &[]).unwrap();
+        device.unmap(range, BYTES).unwrap();
+    }
+    assert_eq!(device.now(), end);
+    let segment = device.alloc_segment(BYTES).unwrap();
+    let end = start(costs.destroy_granule.of(BYTES) + costs.free_segment.of(BYTES));
+    // SAFETY: The granule is mapped nowhere; the segment is of this size and unused.
+    unsafe {
+        device.destroy_granule(granule).unwrap();
+        device.free_segment(segment, BYTES).unwrap();
+    }
+    assert_eq!(device.now(), end);
+    let end = start(costs.memory_info + costs.allow_peer);
+    device.memory_info().unwrap();
+    device.allow_peer(&device).unwrap();
+    assert_eq!(device.now(), end);
+}
+
 /// The order in which the operations of three streams execute.
 fn order(device: &SimDevice, step: impl Fn(&SimDevice)) -> Vec<u64> {
     let streams: Vec<SimStream> = (0..3).map(|_| device.create_stream()).collect();

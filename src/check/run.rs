@@ -9,7 +9,7 @@ use std::thread;
 use super::coverage::Coverage;
 use super::program::{Program, Step, plan};
 use super::world::{Check, Local, World, ensure};
-use crate::backend::ErrorKind;
+use crate::backend::{Backend, ErrorKind};
 use crate::sim::{CallFilter, Schedule, SimDevice};
 use crate::sync::host::{Condvar, Mutex, MutexGuard};
 use crate::{Error, StreamPool};
@@ -326,6 +326,11 @@ impl World {
                     self.coverage.lost_devices += 1;
                     continue;
                 }
+                // What a lost device was to use is never seen to finish.
+                result if self.any_lost() => {
+                    had(result, "synchronize")?;
+                    continue;
+                }
                 result => had(result, "synchronize")?,
             }
             had(own.trim(0).map(drop), "trim")?;
@@ -347,6 +352,10 @@ impl World {
         self.check_hazards()
     }
 
+    fn any_lost(&self) -> bool {
+        self.sides.iter().any(|side| is_lost(&side.device))
+    }
+
     /// Drops the streams and the pools; the devices are left.
     fn into_devices(self) -> Vec<SimDevice> {
         let World { sides, slots, live, captures, .. } = self;
@@ -362,10 +371,14 @@ fn had(result: Result<(), Error>, what: &str) -> Check {
     result.map_err(|error| format!("{what} fails after everything was cleared: {error}"))
 }
 
+fn is_lost(device: &SimDevice) -> bool {
+    device.memory_info().is_err()
+}
+
 /// Nothing of a pool survives its handles.
 fn all_gone(devices: &[SimDevice]) -> Check {
     for device in devices {
-        let lost = crate::backend::Backend::memory_info(device).is_err();
+        let lost = devices.iter().any(is_lost);
         let (events, streams) = (device.live_events(), device.live_streams());
         ensure!(lost || events == 0, "{events} events survive their pool");
         ensure!(lost || streams == 0, "{streams} streams survive their pool");

@@ -1,5 +1,6 @@
 //! Blocks, in address order: the heap's own map, which no buffer owns a part of.
 
+use crate::fault::seeded;
 use crate::order::Stamps;
 
 /// Names a block of one heap. A name is used again when its block has been joined to another.
@@ -82,7 +83,10 @@ impl BlockMap {
             below: id,
             above: block.above,
             state: block.state,
-            stamps: block.stamps.clone(),
+            stamps: match seeded!(SplitDropsStamps) {
+                true => Stamps::Clean,
+                false => block.stamps.clone(),
+            },
         };
         block.bytes = lower_bytes;
         let next = upper.above;

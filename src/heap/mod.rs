@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) use block::{BlockId, State};
 pub(crate) use segment::{Growth, Unused};
 
+use crate::fault::seeded;
 use crate::order::{Epoch, Evidence, FreePoint, Stamps, TimelineId};
 use block::BlockMap;
 use free_list::{Entry, FreeList};
@@ -329,7 +330,8 @@ impl Heap {
 fn clean_together(left: &Stamps, right: &Stamps, evidence: &dyn Evidence) -> bool {
     match (left, right) {
         (Stamps::One(left), Stamps::One(right)) if left.timeline == right.timeline => {
-            left.epoch == right.epoch
+            seeded!(EagerJoin)
+                || left.epoch == right.epoch
                 || evidence.one_event_covers(left.timeline, left.epoch, right.epoch)
         }
         _ => left == right,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::{BlockId, Heap, State};
+use crate::fault::seeded;
 use crate::order::{Evidence, Stamps, Taker};
 
 /// The segments of a heap, by address.
@@ -227,6 +228,9 @@ impl Heap {
     /// until `wanted` bytes are found or no more is.
     pub(crate) fn take_unused(&mut self, wanted: u64) -> Vec<Unused> {
         let mut clean: Vec<_> = self.clean.iter().collect();
+        if seeded!(TrimWithoutCompletion) {
+            clean.extend(self.pending.values().flat_map(|shelf| shelf.single.iter()));
+        }
         clean.sort_by_key(|entry| std::cmp::Reverse(entry.address));
         let (mut found, mut total) = (Vec::new(), 0);
         for entry in clean {

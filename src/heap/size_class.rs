@@ -1,5 +1,7 @@
 //! Sizes: what a request is rounded to, and the bin that a stream list keeps it in.
 
+use crate::fault::seeded;
+
 /// Every block is a multiple of this many bytes, and aligned to it.
 pub(crate) const GRAIN: u64 = 256;
 /// Up to here a request is rounded up to a class, by 12.5 % at most; above it, to the grain only.
@@ -62,7 +64,7 @@ pub(crate) struct Rounded {
 #[inline]
 pub(crate) fn round(len: u64) -> Option<Rounded> {
     debug_assert!(len > 0, "a request of no bytes has no block");
-    if len > LARGEST {
+    if len > LARGEST && !seeded!(RoundingWraps) {
         return None;
     }
     if len <= 1 << LINEAR_LOG {

@@ -1,6 +1,7 @@
 //! Free points, and the set of them that a free block carries.
 
 use super::{Epoch, TimelineId};
+use crate::fault::seeded;
 
 /// A use of a block on `timeline` came before the close of `epoch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,12 +30,13 @@ impl Stamps {
         match self {
             Stamps::Clean => *self = Stamps::One(point),
             Stamps::One(own) if own.timeline == point.timeline => {
-                own.epoch = own.epoch.max(point.epoch);
+                own.epoch = later(own.epoch, point.epoch);
             }
+            Stamps::One(_) if seeded!(SecondStampLost) => {}
             Stamps::One(own) => *self = Stamps::Many(vec![*own, point]),
             Stamps::Many(points) => {
                 match points.iter_mut().find(|own| own.timeline == point.timeline) {
-                    Some(own) => own.epoch = own.epoch.max(point.epoch),
+                    Some(own) => own.epoch = later(own.epoch, point.epoch),
                     None => points.push(point),
                 }
             }
@@ -43,6 +45,9 @@ impl Stamps {
 
     /// What the union of two blocks carries: every free point of both.
     pub(crate) fn join(&mut self, other: &Stamps) {
+        if seeded!(JoinDropsStamps) {
+            return;
+        }
         for point in other.points() {
             self.add(*point);
         }
@@ -79,6 +84,10 @@ impl Stamps {
     pub(crate) fn is_clean(&self) -> bool {
         matches!(self, Stamps::Clean)
     }
+}
+
+fn later(left: Epoch, right: Epoch) -> Epoch {
+    if seeded!(EarlierEpochKept) { left.min(right) } else { left.max(right) }
 }
 
 #[cfg(test)]

@@ -14,8 +14,6 @@
 mod epoch;
 mod free_point;
 mod frontier;
-#[cfg(all(test, loom))]
-mod models;
 mod timeline;
 
 pub(crate) use epoch::{Epoch, TimelineId};
@@ -53,3 +51,6 @@ pub(crate) trait Evidence {
     /// at the same moment.
     fn one_event_covers(&self, timeline: TimelineId, left: Epoch, right: Epoch) -> bool;
 }
+
+#[cfg(all(test, loom))]
+mod models;

@@ -1,19 +1,18 @@
 //! Models of a timeline: who publishes, completes and looks at the same time.
 
 use super::{Closed, Epoch, Moment, Timeline, completions};
-use crate::sync::host::{AtomicBool, Ordering};
 use crate::sync::model::{Plain, Reached, Thread, check, spawn};
-use crate::sync::{Arc, CallPoint};
+use crate::sync::{Arc, AtomicUsize, CallPoint, Ordering};
 
-/// An event of the models: it is recycled when its last pin goes.
+/// An event of the models, which counts how often it is recycled: when its last pin goes.
 #[derive(Debug, Default)]
 struct Event {
-    recycled: Arc<AtomicBool>,
+    recycled: Arc<AtomicUsize>,
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
-        self.recycled.store(true, Ordering::Relaxed);
+        self.recycled.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -63,7 +62,7 @@ fn a_timeline_is_over_once() {
             let (timeline, note) = (Arc::clone(&timeline), Arc::clone(&note));
             spawn(move || {
                 note.set(7);
-                timeline.retire(epoch(3));
+                timeline.retire(closed(3));
             })
         };
         if timeline.is_over() {
@@ -115,7 +114,7 @@ fn a_late_publication_is_let_go() {
         publishing.join();
         assert!(timeline.oldest().is_none(), "a completed epoch is still published");
         for recycled in recycled {
-            assert!(recycled.load(Ordering::Relaxed), "an event is lost");
+            assert_eq!(recycled.load(Ordering::Relaxed), 1, "an event is lost");
         }
     });
 }
@@ -135,7 +134,7 @@ fn a_look_gets_the_first_event_that_covers() {
         let publishing = [publish(1), publish(2)];
         let cover = timeline.cover(epoch(1)).map_or(0, |own| own.epoch.get());
         reached[cover as usize].mark(true);
-        publishing.into_iter().for_each(Thread::join);
+        publishing.into_iter().map(Thread::join).for_each(drop);
         assert_eq!(timeline.cover(epoch(1)).map(|own| own.epoch), Some(epoch(1)));
         assert_eq!(timeline.cover(epoch(2)).map(|own| own.epoch), Some(epoch(2)));
         timeline.complete(epoch(2));
@@ -164,11 +163,39 @@ fn an_event_is_pinned_from_look_up_to_use() {
         if let Some(own) = timeline.cover(epoch(1)) {
             driver.reach();
             reached.mark(timeline.completed() >= epoch(1));
-            assert!(!recycled.load(Ordering::Relaxed), "the event is recycled before its use");
+            let recycled = recycled.load(Ordering::Relaxed);
+            assert_eq!(recycled, 0, "the event is recycled before its use");
             drop(own);
         }
         completing.join();
-        assert!(recycled.load(Ordering::Relaxed), "the event is lost");
+        assert_eq!(recycled.load(Ordering::Relaxed), 1, "the event is lost");
     });
     overtaken.assert("the epoch completes between look-up and use");
+}
+
+/// A driver refuses a stream's last event while the stream leaves: whichever comes first, the event is
+/// still there, as the only evidence that there will be.
+#[test]
+fn the_last_event_survives_a_refusal() {
+    let (refused, kept) = (Reached::default(), Reached::default());
+    let (before, after) = (refused.clone(), kept.clone());
+    check("refusal against retirement", move || {
+        let timeline = Arc::new(Timeline::new());
+        let last = closed(1);
+        timeline.publish(last.clone());
+        let refusing = {
+            let (timeline, event) = (Arc::clone(&timeline), Arc::clone(&last.event));
+            spawn(move || timeline.unpublish(&event))
+        };
+        timeline.retire(last);
+        let taken_back = refusing.join();
+        before.mark(taken_back);
+        after.mark(!taken_back);
+        assert!(
+            timeline.cover(epoch(1)).is_some(),
+            "nothing says any more when the last epoch ends"
+        );
+    });
+    refused.assert("the refusal comes first");
+    kept.assert("the retirement comes first");
 }

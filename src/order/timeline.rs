@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{Epoch, Evidence, Frontier, TimelineId};
+use crate::fault::seeded;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, process_counter};
 
 /// At whose wish an epoch was closed.
@@ -83,9 +84,16 @@ impl<E> Timeline<E> {
 
     /// The host has seen `epoch`, and so all before it, finish.
     pub(crate) fn complete(&self, epoch: Epoch) {
-        let before = self.completed.fetch_max(epoch.get(), Ordering::AcqRel);
-        if before < epoch.get() {
+        let early = seeded!(CountBeforeCompletion);
+        if early {
             COMPLETIONS.fetch_add(1, Ordering::Release);
+        }
+        let order = if seeded!(WeakCompletion) { Ordering::Relaxed } else { Ordering::AcqRel };
+        let before = self.completed.fetch_max(epoch.get(), order);
+        if before < epoch.get() {
+            if !early {
+                COMPLETIONS.fetch_add(1, Ordering::Release);
+            }
             // Each event is let go outside the lock: the last pin returns it to its device.
             while let Some(finished) = self.pop_up_to(epoch) {
                 drop(finished);

@@ -103,6 +103,11 @@ impl<B: Backend> Central<B> {
         self.heap.bytes().reserved() + self.taking + self.stuck_bytes()
     }
 
+    /// What threads have that are making a driver call for it, in bytes.
+    pub(super) fn in_transit(&self) -> u64 {
+        self.heap.bytes().transit + self.taking
+    }
+
     pub(super) fn stuck_bytes(&self) -> u64 {
         self.stuck.iter().map(Stuck::uncounted).sum()
     }

@@ -2,6 +2,7 @@
 
 use crate::backend::{Backend, ErrorKind, MemoryInfo, StreamIdentity};
 use crate::error::{Error, Reason};
+use crate::fault::seeded;
 use crate::sync::host::OnceLock;
 use crate::sync::{Arc, Mutex, assert_no_lock_held, host};
 
@@ -200,6 +201,9 @@ impl<B: Backend> Driver<B> {
     }
 
     pub(crate) fn record(&self, event: &PooledEvent<B>, stream: &B::Stream) -> Result<(), Error> {
+        if seeded!(SkipRecord) {
+            return Ok(());
+        }
         self.call("record an event", &self.calls.event_records, |own| {
             own.record(event.raw(), stream)
         })
@@ -207,6 +211,9 @@ impl<B: Backend> Driver<B> {
 
     /// Makes `stream` wait for an event of this driver.
     pub(crate) fn wait(&self, stream: &B::Stream, event: &PooledEvent<B>) -> Result<(), Error> {
+        if seeded!(SkipWait) {
+            return Ok(());
+        }
         self.call("make a stream wait for an event", &self.calls.stream_waits, |own| {
             own.wait(stream, event.raw())
         })
@@ -223,6 +230,9 @@ impl<B: Backend> Driver<B> {
     }
 
     pub(crate) fn synchronize_context(&self) -> Result<(), Error> {
+        if seeded!(SkipSynchronize) {
+            return Ok(());
+        }
         self.call(
             "synchronize the context",
             &self.calls.context_synchronizes,

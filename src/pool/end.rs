@@ -72,12 +72,11 @@ impl<B: Backend> Ended for PoolCore<B> {
         if self.finish_some() {
             return true;
         }
-        // With nothing under way the pool has work again when a stream's last buffer is dropped.
-        let rests = {
-            let central = self.central.lock();
-            let waits = central.heap.bytes().pending > 0 || !central.stuck.is_empty();
-            self.driver.lost().is_some() || !(waits || central.has_retired())
-        };
+        // With nothing under way the pool has work again when a stream's last buffer is dropped. Noted
+        // under the lock: of two threads that get here, the one that looks last has the last word.
+        let central = self.central.lock();
+        let waits = central.heap.bytes().pending > 0 || !central.stuck.is_empty();
+        let rests = self.driver.lost().is_some() || !(waits || central.has_retired());
         self.rests.store(rests, host::Ordering::Relaxed);
         false
     }
@@ -149,6 +148,7 @@ impl<B: Backend> PoolCore<B> {
             }
             return Err(Error::new(Reason::BuffersAlive { buffers }));
         }
+        self.retire_all_unused()?;
         let pins = self.pin_all();
         for pin in &pins {
             self.synchronize_stream(&pin.core)?;

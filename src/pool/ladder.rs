@@ -5,6 +5,7 @@ use super::miss::{Mark, Miss};
 use crate::backend::Backend;
 use crate::config::Pressure;
 use crate::error::{Error, Shortage};
+use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::order::Moment;
 use crate::pool_stream::core::StreamCore;
@@ -36,6 +37,8 @@ impl<B: Backend> PoolCore<B> {
     /// never be seen.
     pub(super) fn climb(&self, miss: &mut Miss<'_, B>) -> Result<BlockId, Error> {
         self.steps.count_ladder();
+        // All of them have been tried when a ladder begins.
+        self.steps_allowed().for_each(|step| miss.note_tried(step.name()));
         let found = {
             let streams = self.shut_lists();
             let _shut = Shut { pool: self };
@@ -56,7 +59,7 @@ impl<B: Backend> PoolCore<B> {
             return Ok(Some(block));
         }
         if self.config.late_waits {
-            miss.tried.push("synchronizing");
+            miss.note_tried("synchronizing");
             match self.quiesce_all() {
                 Ok(()) => {}
                 Err(error) => miss.asked.meet(error),
@@ -66,7 +69,7 @@ impl<B: Backend> PoolCore<B> {
             }
         }
         if self.call_hook(miss) {
-            miss.tried.push("the on_pressure hook");
+            miss.note_tried("the on_pressure hook");
             if let Some(block) = self.search_all(miss, streams)? {
                 return Ok(Some(block));
             }
@@ -92,6 +95,7 @@ impl<B: Backend> PoolCore<B> {
     ) -> Result<Option<BlockId>, Error> {
         {
             let mut central = self.central.lock();
+            miss.transit = central.in_transit() > 0;
             for core in streams {
                 central.drain(core, 0);
             }
@@ -108,7 +112,7 @@ impl<B: Backend> PoolCore<B> {
                 return Ok(Some(block));
             }
         }
-        miss.tried.push("giving unused memory back");
+        miss.note_tried("giving unused memory back");
         self.retry_stuck();
         match self.give_back_for(miss) {
             Ok(0) => return Ok(None),
@@ -145,16 +149,13 @@ impl<B: Backend> PoolCore<B> {
         streams: &[Arc<StreamCore<B>>],
     ) -> Result<Option<BlockId>, Error> {
         for look in 0..TRANSIT_LOOKS {
-            let in_transit = {
-                let central = self.central.lock();
-                central.heap.bytes().transit + central.taking
-            };
-            if in_transit == 0 {
-                // What came back since the last search has not been looked at.
-                return if look == 0 { Ok(None) } else { self.search_all(miss, streams) };
+            if self.central.lock().in_transit() == 0 {
+                // What came back since the last search began has not been looked at.
+                let came_back = (look > 0 || miss.transit) && !seeded!(StaleRetry);
+                return if came_back { self.search_all(miss, streams) } else { Ok(None) };
             }
             if look == 0 {
-                miss.tried.push("waiting for other threads");
+                miss.note_tried("waiting for other threads");
             }
             pause_thread(TRANSIT_PAUSE_MICROS);
             if let Some(block) = self.take_covered(miss) {

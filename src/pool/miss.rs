@@ -5,6 +5,7 @@ use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::config::Reuse;
 use crate::error::Error;
+use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::heap::size_class::Rounded;
 use crate::order::{Closed, Epoch, FreePoint, Moment};
@@ -16,10 +17,12 @@ pub(super) struct Miss<'a, B: Backend> {
     pub(super) core: &'a StreamCore<B>,
     pub(super) size: Rounded,
     pub(super) align: u64,
-    /// The steps taken so far, for the error that may come.
+    /// What has been tried, once a ladder begins, for the error that may come.
     pub(super) tried: Vec<&'static str>,
     /// The limit, not the device, kept the pool from growing.
     pub(super) over_limit: bool,
+    /// Other threads had bytes in transit when the last search of a ladder began.
+    pub(super) transit: bool,
     pub(super) asked: Asked,
 }
 
@@ -125,7 +128,7 @@ impl<B: Backend> PoolCore<B> {
             return Err(self.driver.seen_capturing("the stream"));
         }
         let (tried, asked) = Default::default();
-        let mut miss = Miss { core, size, align, tried, over_limit: false, asked };
+        let mut miss = Miss { core, size, align, tried, over_limit: false, transit: false, asked };
         let found = match self.take_steps(&mut miss) {
             Ok(Some(block)) => Ok(block),
             Ok(None) => self.climb(&mut miss),
@@ -134,16 +137,15 @@ impl<B: Backend> PoolCore<B> {
         found.map(|block| self.hand_out(&miss, block, len))
     }
 
+    /// The steps of the policy, in order.
+    pub(super) fn steps_allowed(&self) -> impl Iterator<Item = &'static Step> + use<B> {
+        let late_waits = self.config.late_waits;
+        self.config.reuse.steps().iter().filter(move |step| late_waits || **step != Step::StealLate)
+    }
+
     /// Takes the steps of the policy, in order, until one gives a block in transit.
     pub(super) fn take_steps(&self, miss: &mut Miss<'_, B>) -> Result<Option<BlockId>, Error> {
-        for step in self.config.reuse.steps() {
-            if *step == Step::StealLate && !self.config.late_waits {
-                continue;
-            }
-            let name = step.name();
-            if !miss.tried.contains(&name) {
-                miss.tried.push(name);
-            }
+        for step in self.steps_allowed() {
             let block = match step {
                 Step::Covered => self.take_covered(miss),
                 Step::Ask => self.take_asked(miss),
@@ -178,7 +180,6 @@ impl<B: Backend> PoolCore<B> {
     /// block there can be split, and neighbours there can join.
     pub(super) fn take_covered(&self, miss: &Miss<'_, B>) -> Option<BlockId> {
         let mut central = self.central.lock();
-        let central = &mut *central;
         let (bytes, align) = (miss.size.bytes, miss.align);
         central.settle();
         let taker = miss.core.taker();
@@ -187,9 +188,14 @@ impl<B: Backend> PoolCore<B> {
                 central.drain(miss.core, 0);
             }
             if let Some(id) = central.heap.find_covered(bytes, align, &taker, &central.timelines) {
+                if seeded!(LockDropped) {
+                    drop(central);
+                    central = self.central.lock();
+                }
                 return Some(central.heap.carve(id, bytes, align));
             }
         }
+        let central = &mut *central;
         central.heap.take_union(bytes, align, &taker, &central.timelines)
     }
 
@@ -301,6 +307,15 @@ impl<B: Backend> PoolCore<B> {
     }
 }
 
+impl<B: Backend> Miss<'_, B> {
+    /// Notes what has been tried, for the error.
+    pub(super) fn note_tried(&mut self, name: &'static str) {
+        if !self.tried.contains(&name) {
+            self.tried.push(name);
+        }
+    }
+}
+
 impl Asked {
     /// Keeps a driver error for the out-of-memory error that may follow. A capture is no error: the
     /// stream that captures is passed over.
@@ -323,7 +338,7 @@ pub(super) fn cover<E>(
     moment: Moment,
 ) -> Option<Closed<E>> {
     match moment {
-        Moment::Early => timeline.cover_early(epoch),
-        Moment::Probe => timeline.cover(epoch),
+        Moment::Early if !seeded!(LateWaitForProbe) => timeline.cover_early(epoch),
+        _ => timeline.cover(epoch),
     }
 }

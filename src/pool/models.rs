@@ -3,7 +3,7 @@
 use super::miss::{Asked, Miss};
 use super::{BlockId, PoolCore};
 use crate::heap::size_class::{self, GRAIN};
-use crate::models::{BLOCK, Block, Stream, World, free, no_hazards, write};
+use crate::models::{BLOCK, Block, Stream, World, free, no_hazards, use_again, write};
 use crate::order::Moment;
 use crate::sim::SimDevice;
 use crate::sync::Arc;
@@ -15,7 +15,13 @@ type Core = Arc<PoolCore<SimDevice>>;
 pub(super) fn miss(stream: &Stream) -> Miss<'_, SimDevice> {
     let size = size_class::round(BLOCK as u64).expect("a block is not too large");
     let (tried, asked) = (Vec::new(), Asked::default());
-    Miss { core: &stream.core, size, align: GRAIN, tried, over_limit: false, asked }
+    Miss { core: &stream.core, size, align: GRAIN, tried, over_limit: false, transit: false, asked }
+}
+
+/// A block of the stream's own list.
+pub(super) fn hit(stream: &Stream) -> Option<Block> {
+    let size = size_class::round(BLOCK as u64).expect("a block is not too large");
+    stream.core.hit(size, GRAIN, BLOCK as u64)
 }
 
 /// Hands out a block in transit to the stream, which writes it at once.
@@ -34,8 +40,8 @@ pub(super) fn drain(core: &Core, stream: &Stream) {
 /// The block is ordered when it is handed out, and handed out once.
 #[test]
 fn free_against_steal() {
-    let (stolen, hit) = (Reached::default(), Reached::default());
-    let (steals, hits) = (stolen.clone(), hit.clone());
+    let (stolen, kept) = (Reached::default(), Reached::default());
+    let (steals, hits) = (stolen.clone(), kept.clone());
     check("free against steal", move || {
         let world = World::new(2);
         let (a, b) = (world.stream(), world.stream());
@@ -45,9 +51,7 @@ fn free_against_steal() {
             let (device, a) = (world.device.clone(), a.clone());
             spawn(move || {
                 free(&device, block);
-                let size = size_class::round(BLOCK as u64).expect("not too large");
-                let again = a.core.hit(size, GRAIN, BLOCK as u64);
-                again.inspect(|block| write(&device, &a, block))
+                hit(&a).inspect(|block| write(&device, &a, block))
             })
         };
         let taken = b.alloc(BLOCK).expect("there is room for two");
@@ -63,7 +67,7 @@ fn free_against_steal() {
         world.end([a, b]);
     });
     stolen.assert("the block is stolen");
-    hit.assert("the block is taken from its list");
+    kept.assert("the block is taken from its list");
 }
 
 /// H23: two streams' threads want one clean block.
@@ -116,6 +120,40 @@ fn two_threads_steal_one_block() {
         blocks.into_iter().flatten().for_each(|block| free(&world.device, block));
         world.end([a, b, c]);
     });
+}
+
+/// One thread launches on A and frees there; another synchronizes the device and looks for clean
+/// blocks: what was launched after the synchronize is not among them.
+#[test]
+fn free_against_synchronize() {
+    let (clean, pending) = (Reached::default(), Reached::default());
+    let (found, not_found) = (clean.clone(), pending.clone());
+    check("free against synchronize", move || {
+        let world = World::new(1);
+        let (a, b) = (world.stream(), world.stream());
+        let block = world.used_block(&a);
+        let freeing = {
+            let (device, a) = (world.device.clone(), a.clone());
+            spawn(move || {
+                use_again(&device, &a, &block);
+                free(&device, block);
+            })
+        };
+        let core = world.core();
+        core.quiesce_streams().expect("nothing fails");
+        drain(&core, &a);
+        let block = core.take_covered(&miss(&b));
+        found.mark(block.is_some());
+        not_found.mark(block.is_none());
+        let block = block.map(|block| hand_out(&world.device, &core, &b, block));
+        drop(core);
+        freeing.join();
+        no_hazards(&world.device);
+        block.into_iter().for_each(|block| free(&world.device, block));
+        world.end([a, b]);
+    });
+    clean.assert("the block is clean");
+    pending.assert("the block is not clean");
 }
 
 /// H21: an event is seen only once it has been recorded. One thread closes A's epoch; another steals
@@ -232,9 +270,7 @@ fn close_against_free() {
             let (device, a) = (world.device.clone(), a.clone());
             spawn(move || {
                 free(&device, block);
-                let size = size_class::round(BLOCK as u64).expect("not too large");
-                let again = a.core.hit(size, GRAIN, BLOCK as u64);
-                again.inspect(|block| write(&device, &a, block))
+                hit(&a).inspect(|block| write(&device, &a, block))
             })
         };
         let closed = world.pool.close();
@@ -272,9 +308,7 @@ fn a_hopping_block_is_seen() {
             let (device, c) = (world.device.clone(), c.clone());
             spawn(move || {
                 free(&device, held);
-                let size = size_class::round(BLOCK as u64).expect("not too large");
-                let taken = c.core.hit(size, GRAIN, BLOCK as u64);
-                taken.inspect(|block| write(&device, &c, block))
+                hit(&c).inspect(|block| write(&device, &c, block))
             })
         };
         let core = world.core();

@@ -4,6 +4,7 @@ use super::{Call, PoolCore, PooledEvent};
 use crate::backend::Backend;
 use crate::buffer::{Buffer, NAMED};
 use crate::error::{Error, Reason};
+use crate::fault::seeded;
 use crate::order::{Closed, Epoch, Evidence, Moment, Timeline, TimelineId};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
@@ -39,28 +40,46 @@ impl<B: Backend> PoolCore<B> {
         moment: Moment,
     ) -> Result<Closed<PooledEvent<B>>, Error> {
         let driver = &core.pool.driver;
-        if driver.is_capturing(core.stream()) {
+        if driver.is_capturing(core.stream()) && !seeded!(RecordInCapture) {
             return Err(driver.seen_capturing("the stream"));
         }
-        let event = driver.event()?;
+        let event = match seeded!(EventReusedEarly).then(|| self.event_in_use(core)).flatten() {
+            Some(event) => event,
+            None => driver.event()?,
+        };
         let (epoch, frontier) = {
             let mut state = core.state.lock();
             (state.advance(), Arc::clone(&state.frontier))
         };
-        if let Err(error) = driver.record(&event, core.stream()) {
+        if seeded!(PublishEarly) {
+            let (event, frontier) = (Arc::clone(&event), Arc::clone(&frontier));
+            core.timeline.publish(Closed { epoch, event, frontier, moment });
+        }
+        if let Err(error) = driver.record(&event, core.stream())
+            && !seeded!(FailedRecordTaken)
+        {
             event.discard();
             return Err(error);
         }
         // Recorded into a capture that has just begun, the event stands for nothing.
-        if driver.is_capturing(core.stream()) {
+        if driver.is_capturing(core.stream()) && !seeded!(RecordInCapture) {
             event.discard();
             return Err(driver.seen_capturing("the stream"));
         }
+        let late = seeded!(FrontierAfterRecord).then(|| Arc::clone(&core.state.lock().frontier));
+        let frontier = late.unwrap_or(frontier);
         let closed = Closed { epoch, event, frontier, moment };
         if core.timeline.publish(closed.clone()) > BACKLOG {
             self.poll_backlog(&core.timeline);
         }
         Ok(closed)
+    }
+
+    /// An event that stands for an epoch of another stream: a fault takes it for a new one.
+    fn event_in_use(&self, core: &StreamCore<B>) -> Option<Arc<PooledEvent<B>>> {
+        let streams = self.streams();
+        let mut others = streams.iter().filter(|other| other.id != core.id);
+        others.find_map(|other| other.timeline.latest()).map(|closed| closed.event)
     }
 
     /// Closes the epoch of a free, on a stream that was registered for it.
@@ -80,7 +99,14 @@ impl<B: Backend> PoolCore<B> {
         timeline: &Timeline<PooledEvent<B>>,
         closed: &Closed<PooledEvent<B>>,
     ) -> Result<(), Error> {
-        if let Err(error) = closed.event.driver().wait(taker.stream(), &closed.event) {
+        if seeded!(FrontierBeforeWait) {
+            taker.ordered_after(timeline.id(), closed);
+        }
+        let owner = seeded!(WaitOnOwner).then(|| self.stream_of(timeline.id())).flatten();
+        let waits = owner.as_deref().unwrap_or(taker);
+        if let Err(error) = closed.event.driver().wait(waits.stream(), &closed.event)
+            && !seeded!(FailedWaitTaken)
+        {
             self.reject(timeline, closed);
             return Err(error);
         }
@@ -119,6 +145,7 @@ impl<B: Backend> PoolCore<B> {
     ) -> Result<bool, Error> {
         match closed.event.driver().query(&closed.event) {
             Ok(finished) => {
+                let finished = finished || seeded!(UnfinishedTaken);
                 if finished {
                     timeline.complete(closed.epoch);
                 }
@@ -206,7 +233,8 @@ impl<B: Backend> PoolCore<B> {
         noted.extend(retired.iter().filter_map(|own| Some((&**own, own.last()?))));
         self.driver.synchronize_context()?;
         for (timeline, epoch) in noted {
-            timeline.complete(epoch);
+            let past = seeded!(CompletedPastSnapshot);
+            timeline.complete(if past { epoch.next() } else { epoch });
         }
         Ok(())
     }
@@ -314,7 +342,9 @@ impl<B: Backend> PoolCore<B> {
             return Ok(());
         }
         self.check_access(other)?;
-        self.order_after_now(&buffer.home, other)?;
+        if !seeded!(UseOnWithoutWait) {
+            self.order_after_now(&buffer.home, other)?;
+        }
         self.name_user(buffer, other);
         Ok(())
     }
@@ -386,7 +416,11 @@ impl<B: Backend> PoolCore<B> {
         let context = other.identity.context;
         let same = context == self.driver.context_id();
         let peer = || self.peers.iter().any(|own| own.context_id() == context);
-        if same || peer() { Ok(()) } else { Err(Error::new(Reason::NoPeerAccess)) }
+        if same || peer() || seeded!(NoAccessCheck) {
+            Ok(())
+        } else {
+            Err(Error::new(Reason::NoPeerAccess))
+        }
     }
 
     /// Stamps of this pool's blocks may name a stream of another pool from now on.

@@ -8,6 +8,7 @@ use super::{PoolCore, StreamPool};
 #[cfg(feature = "cuda")]
 use crate::backend::StreamKind;
 use crate::backend::{Backend, StreamIdentity};
+use crate::fault::seeded;
 use crate::order::TimelineId;
 use crate::pool_stream::core::{Detours, StreamCore};
 use crate::pool_stream::{PoolStream, StreamHandle};
@@ -59,7 +60,7 @@ impl<B: Backend> Registry<B> {
 
     /// From now on a registration of this stream makes a new timeline.
     pub(super) fn unname(&mut self, core: &StreamCore<B>) {
-        if self.by_identity.get(&core.identity) == Some(&core.id) {
+        if self.by_identity.get(&core.identity) == Some(&core.id) && !seeded!(DeadHandleKey) {
             self.by_identity.remove(&core.identity);
         }
     }
@@ -165,7 +166,7 @@ impl<B: Backend> PoolCore<B> {
         for core in streams.iter() {
             let mut state = core.state.lock();
             state.shut += 1;
-            state.detours.set(Detours::SHUT, true);
+            state.detours.set(Detours::SHUT, !seeded!(ListsOpenInLadder));
         }
         streams
     }

@@ -4,6 +4,7 @@ use super::PoolCore;
 use super::miss::{Miss, cover};
 use crate::backend::Backend;
 use crate::error::Error;
+use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::order::{Evidence, FreePoint, Moment, Stamps, Taker, TimelineId, Timelines};
 
@@ -29,7 +30,9 @@ impl<B: Backend> PoolCore<B> {
             match self.wait_for_stamps(miss, &stamps, moment) {
                 Ok(()) => return Some(block),
                 Err((timeline, error)) => {
-                    self.free_to_heap(block, stamps);
+                    if !seeded!(BlockLostOnError) {
+                        self.free_to_heap(block, stamps);
+                    }
                     error.into_iter().for_each(|error| miss.asked.meet(error));
                     if self.driver.lost().is_some() {
                         return None;

@@ -8,6 +8,7 @@ use super::home::Home;
 use super::list::{FreeBlock, StreamList};
 use crate::backend::{Backend, StreamIdentity};
 use crate::buffer::Buffer;
+use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::heap::size_class::{Grains, Rounded};
 use crate::order::{Closed, Epoch, Frontier, Stamps, Taker, Timeline, TimelineId};
@@ -27,7 +28,7 @@ pub(crate) struct StreamCore<B: Backend> {
     pub(crate) identity: StreamIdentity,
     /// There until the core is dropped.
     stream: Option<B::Stream>,
-    lifetime: Lifetime,
+    pub(super) lifetime: Lifetime,
 }
 
 /// What the small lock guards. What a free touches comes first and, with the lock and the list's map,
@@ -192,7 +193,7 @@ impl<B: Backend> StreamCore<B> {
     #[inline]
     pub(crate) fn hit(&self, size: Rounded, align: u64, len: u64) -> Option<Buffer<B>> {
         let mut state = self.state.lock();
-        if state.detours.has(Detours::CLOSED) {
+        if state.detours.has(Detours::CLOSED) && !seeded!(HitsWhileClosing) {
             return None;
         }
         let free = state.list.pop(size, align)?;

@@ -54,7 +54,9 @@ impl<B: Backend> Deref for Home<B> {
     fn deref(&self) -> &StreamCore<B> {
         // SAFETY: this reference is counted while it can be dereferenced, and the borrow of it ends
         // before the count does, because the buffer or set that holds it is what is counted.
-        unsafe { self.core.as_ref() }
+        let core = unsafe { self.core.as_ref() };
+        core.lifetime.touch();
+        core
     }
 }
 

@@ -60,8 +60,8 @@ fn the_flag_is_the_threads_own() {
 /// Scopes nest, and end in any order: the flag is off when the last has ended, not the first.
 #[test]
 fn scopes_nest() {
-    for inner_first in [true, false] {
-        check(&format!("nested scopes, inner first: {inner_first}"), move || {
+    for (name, inner_first) in [("nested scopes", true), ("nested scopes, outer first", false)] {
+        check(name, move || {
             let world = World::prompt(2);
             let ((a, mine), (b, other)) = (recording(&world), recording(&world));
             let turn = Arc::new(CallPoint::default());

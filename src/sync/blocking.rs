@@ -32,6 +32,11 @@ impl<T> SpinLock<T> {
         SpinLock { locked: Mutex::new(()), value: UnsafeCell::new(value) }
     }
 
+    pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
+        let locked = self.locked.try_lock().ok()?;
+        Some(SpinGuard { value: self.value.get_mut(), _locked: locked })
+    }
+
     pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
         let locked = self.locked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         SpinGuard { value: self.value.get_mut(), _locked: locked }

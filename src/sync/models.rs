@@ -35,10 +35,10 @@ impl Shared {
 /// spin by turns without end while the third holds the lock, which loom would follow.
 #[test]
 fn one_thread_at_a_time() {
-    for rounds in [1, 2] {
-        check(&format!("spin lock, {rounds} rounds"), move || {
+    for (name, rounds) in [("spin lock, once each", 1), ("spin lock, twice each", 2)] {
+        check(name, move || {
             let lock = Arc::new(SpinLock::new(0));
-            let add = |lock: &SpinLock<usize>| {
+            let add = move |lock: &SpinLock<usize>| {
                 for _ in 0..rounds {
                     let mut value = lock.lock();
                     let seen = *value;

@@ -143,7 +143,8 @@ impl<T> Drop for SpinGuard<'_, T> {
     fn drop(&mut self) {
         // The access to the value ends before the unlock.
         self.value = None;
-        self.lock.locked.store(false, Ordering::Release);
+        let weak = crate::fault::seeded!(WeakUnlock);
+        self.lock.locked.store(false, if weak { Ordering::Relaxed } else { Ordering::Release });
     }
 }
 

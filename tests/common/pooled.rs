@@ -21,7 +21,7 @@ pub(crate) struct Pooled {
 
 impl Pooled {
     pub(crate) fn new() -> Pooled {
-        Pooled::with(|backend| CudaPool::new(backend))
+        Pooled::with(CudaPool::new)
     }
 
     pub(crate) fn with(make: impl FnOnce(CudaBackend) -> CudaPool) -> Pooled {

@@ -5,7 +5,8 @@ use std::thread;
 
 use streampool::backend::ErrorKind;
 use streampool::sim::{
-    Call, CallCounts, CallFilter, FaultPlan, Kernel, Pause, PausePoint, SimDevice, SimErrorCode,
+    Call, CallCounts, CallFilter, FaultPlan, Kernel, Pause, PausePoint, Schedule, SimConfig,
+    SimDevice, SimErrorCode,
 };
 use streampool::{Error, Growth, PoolBuilder, Reuse};
 
@@ -67,6 +68,64 @@ fn h55_a_steal_whose_wait_fails_during_anothers_ladder_makes_none_either() {
         lab.device.inject(FaultPlan::new(Call::Wait));
         h55(&lab, &held, [&b, &c]);
         assert_eq!(lab.device.counts().stream_waits, 1);
+    });
+}
+
+/// The device's only granule is with a thread whose growth fails just when the last search of another's
+/// ladder has found nothing: what has come back by the time of the verdict is looked at first.
+#[test]
+fn h55_what_comes_back_while_the_last_search_ends_is_looked_at() {
+    let config =
+        SimConfig { memory_bytes: 2 * MIB, schedule: Schedule::Lazy, ..SimConfig::default() };
+    let setup = Setup { growth: Growth::Virtual };
+    let lab = setup.lab_on(SimDevice::new(config), |builder| builder.reuse(Reuse::Memory));
+    let [b, c] = lab.streams();
+    let first = lab.device.pause(Call::Map, PausePoint::Before);
+    lab.device.inject(FaultPlan::new(Call::Map).from_then_on());
+    thread::scope(|scope| {
+        let failing = scope.spawn(|| lab.try_hold(&b, 2 * MIB));
+        first.wait_reached();
+        let mut refused = lab.device.pause(Call::CreateGranule, PausePoint::After);
+        let other = scope.spawn(|| lab.try_hold(&c, 2 * MIB));
+        refused.wait_reached();
+        while lab.device.counts().context_synchronizes == 0 {
+            let next = lab.device.pause(Call::CreateGranule, PausePoint::After);
+            refused.resume();
+            refused = next;
+            refused.wait_reached();
+        }
+        // The search after the synchronize has just been refused a granule; nothing follows it.
+        first.resume();
+        failing.join().unwrap().expect_err("it cannot map");
+        lab.device.clear_faults();
+        refused.resume();
+        other.join().unwrap().expect("a false out of memory");
+    });
+}
+
+#[test]
+fn h55_while_a_ladder_lasts_what_is_freed_goes_where_it_can_be_seen() {
+    in_both_kinds(|setup| {
+        let lab = setup.lazy_lab_of(2 * BLOCK);
+        lab.pool.reserve(2 * BLOCK).unwrap();
+        let [a, b] = lab.streams();
+        let (x, y) = (lab.hold(&a, BLOCK), lab.hold(&a, BLOCK));
+        let pause = lab.device.pause(Call::SynchronizeContext, PausePoint::Before);
+        thread::scope(|scope| {
+            let climbing = scope.spawn(|| lab.hold(&b, 2 * BLOCK));
+            pause.wait_reached();
+            // A stream that comes now is no hiding place either.
+            let late = lab.stream();
+            drop(x);
+            assert_eq!(lab.stats().on_lists, 0, "freed on a list that is shut");
+            let z = lab.hold(&late, BLOCK);
+            z.write(&late);
+            drop((y, z));
+            assert_eq!((lab.stats().on_lists, lab.stats().in_use), (0, 0));
+            pause.resume();
+            climbing.join().unwrap().write(&b);
+        });
+        assert_eq!(lab.stats().on_lists, 2 * BLOCK, "the lists are open again");
     });
 }
 
@@ -204,7 +263,7 @@ fn h56_a_device_lost_at_any_call_breaks_nothing() {
                 continue;
             }
             struck += 1;
-            let lost = lab.pool.quiesce().err().expect("the device is lost");
+            let lost = lab.pool.quiesce().expect_err("the device is lost");
             assert!(lost.is_device_lost(), "the {nth}th: {lost}");
         }
         assert!(struck > 100, "{struck} calls were struck");

@@ -375,6 +375,44 @@ fn h13_the_second_steal_of_one_epoch_makes_no_wait() {
 }
 
 #[test]
+fn h13_of_two_free_points_only_the_one_that_is_not_covered_is_waited_for() {
+    in_both_kinds(|setup| {
+        let lab = setup.lazy_lab_of(BLOCK);
+        let [a, b, c] = lab.streams();
+        let x = lab.hold(&a, BLOCK);
+        x.write_long(&a);
+        x.share(&c);
+        x.read_long(&c);
+        drop(x);
+        b.wait_for(&a).unwrap();
+        let (y, calls) = lab.calls_of(|| lab.hold(&b, BLOCK));
+        y.write(&b);
+        assert_eq!((calls.event_records, calls.stream_waits), (1, 1));
+    });
+}
+
+#[test]
+fn h14_an_event_whose_query_or_wait_failed_is_thrown_away() {
+    in_both_kinds(|setup| {
+        for verb in [Call::Query, Call::Wait] {
+            let lab = setup.lazy_lab_of(BLOCK);
+            let [a, b] = lab.streams();
+            let x = lab.hold(&a, BLOCK);
+            x.write_long(&a);
+            drop(x);
+            lab.device.inject(FaultPlan::new(verb));
+            let y = lab.hold(&b, BLOCK);
+            y.write(&b);
+            // The epoch counts as not closed: another event was recorded for it.
+            let again = lab.device.counts();
+            assert_eq!((lab.device.injected_count(), again.event_records), (1, 2), "{verb}");
+            b.mark().unwrap();
+            assert_eq!(lab.device.counts().event_destroys, 1, "{verb}: it is used again");
+        }
+    });
+}
+
+#[test]
 fn h14_a_failed_record_is_no_dependency_met() {
     in_both_kinds(|setup| {
         for late in [false, true] {

@@ -97,9 +97,7 @@ impl Capture {
     /// Whether the origin comes after all that was captured.
     fn is_joined(&self) -> bool {
         let reached = &self.streams[&self.origin];
-        self.streams.iter().all(|(stream, steps)| {
-            steps.get(stream) <= reached.get(stream) || *stream == self.origin
-        })
+        self.streams.iter().all(|(stream, steps)| steps.get(stream) <= reached.get(stream))
     }
 
     fn forbids(&self, mode: CaptureMode, thread: u64) -> bool {

@@ -105,7 +105,8 @@ impl Call {
     pub(super) fn is_ordering(self) -> bool {
         matches!(
             self,
-            Call::Record
+            Call::Launch
+                | Call::Record
                 | Call::Wait
                 | Call::Query
                 | Call::SynchronizeEvent

@@ -346,6 +346,25 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_does_not_remember_streams_whose_work_was_seen_to_finish() {
+        let device = SimDevice::new(1);
+        let main = device.create_stream();
+        let event = device.create_event().unwrap();
+        for _ in 0..2000 {
+            let stream = device.create_stream();
+            device.record(&event, &main).unwrap();
+            device.wait(&stream, &event).unwrap();
+            device.record(&event, &stream).unwrap();
+            device.wait(&main, &event).unwrap();
+            drop(stream);
+            device.synchronize_event(&event).unwrap();
+        }
+        let mut state = device.machine.lock();
+        let main = main.timeline(&mut state);
+        assert!(state.engine.timeline(main).clock.entries().len() < 10);
+    }
+
+    #[test]
     fn what_a_synchronize_has_executed_leaves_the_agenda() {
         let device = SimDevice::new(SimConfig { schedule: Schedule::Lazy, ..SimConfig::default() });
         let stream = device.create_stream();

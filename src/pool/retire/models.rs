@@ -2,7 +2,7 @@
 
 use crate::models::{BLOCK, World, free, no_hazards, write};
 use crate::order::Moment;
-use crate::pool::models::{drain, hand_out, miss};
+use crate::pool::models::{drain, hand_out, hit, miss};
 use crate::pool::registry;
 use crate::sync::model::{Reached, check, spawn};
 use crate::sync::{Arc, CallPoint};
@@ -18,23 +18,28 @@ fn retirement_against_close_epoch() {
         let world = World::new(1);
         let (a, b) = (world.stream(), world.stream());
         free(&world.device, world.used_block(&a));
-        let id = a.core.id();
+        let id = a.core.id;
         drain(&world.core(), &a);
         let closing = {
             let core = world.core();
             spawn(move || {
-                let Some(pin) = core.pin(id) else { return false };
-                core.close_epoch(&pin.core, Moment::Probe).map(drop).expect("nothing fails");
-                true
+                let pin = core.pin(id)?;
+                let closed = core.close_epoch(&pin.core, Moment::Probe).expect("nothing fails");
+                Some(closed.epoch)
             })
         };
         let core = world.core();
+        let timeline = Arc::clone(&a.core.timeline);
         let retired = core.retire_by_hand(a).map_err(|(stream, error)| {
             assert!(error.is_in_use(), "{error}");
             stream
         });
-        let pinned = closing.join();
-        assert!(pinned || retired.is_ok(), "nothing kept the stream from leaving");
+        let closed = closing.join();
+        assert!(closed.is_some() || retired.is_ok(), "nothing kept the stream from leaving");
+        if let (Some(epoch), Some(last)) = (closed, timeline.last()) {
+            assert!(epoch < last, "an epoch is closed on a stream that has left");
+        }
+        drop(timeline);
         leaves.mark(retired.is_ok());
         stays.mark(retired.is_err());
         let block = core.steal(&mut miss(&b), Moment::Probe).expect("the block is in the heap");
@@ -56,15 +61,18 @@ fn retirement_against_the_end_of_a_scope() {
         let world = World::new(1);
         let (a, b) = (world.stream(), world.stream());
         free(&world.device, world.used_block(&a));
-        let id = a.core.id();
+        let id = a.core.id;
         drain(&world.core(), &a);
+        // The count of an `Arc` orders the last drop after the others; loom does not see it.
+        let leaving = Arc::clone(&a.core);
         let ending = {
             let core = world.core();
-            spawn(move || core.settle_noted(id))
+            spawn(move || core.settle_noted([id].into_iter()))
         };
         let core = world.core();
         let retired = core.retire_by_hand(a).map_err(|(stream, _)| stream);
-        assert!(!ending.join(), "work that is under way counts as finished");
+        assert_eq!(ending.join(), [id], "work that is under way counts as finished");
+        drop(leaving);
         assert!(core.take_covered(&miss(&b)).is_none(), "a block that is in use counts as clean");
         drop(core);
         no_hazards(&world.device);
@@ -81,8 +89,7 @@ fn retirement_against_a_synchronize() {
         let (a, b) = (world.stream(), world.stream());
         free(&world.device, world.used_block(&a));
         drain(&world.core(), &a);
-        // The count of an `Arc` orders the last drop after the others; loom, which does not see it,
-        // would miss that order.
+        // The count of an `Arc` orders the last drop after the others; loom does not see it.
         let leaving = Arc::clone(&a.core);
         let retiring = {
             let core = world.core();
@@ -102,15 +109,24 @@ fn retirement_against_a_synchronize() {
 }
 
 /// R12: the last buffer of a stream without a handle is dropped while another thread retires what is
-/// unused. Whoever frees the stream's core comes after the drop's last touch.
+/// unused. Whoever frees the stream's core comes after the drop's last touch, also where an older note
+/// leads there before the drop has left its own.
 #[test]
 fn the_last_drop_against_retirement() {
     let (freed, early) = (Reached::default(), Reached::default());
     let (frees, too_early) = (freed.clone(), early.clone());
     check("the last drop against retirement", move || {
         let world = World::new(1);
-        let a = world.stream();
-        let block = world.used_block(&a);
+        let raw = world.device.create_stream();
+        let a = world.register(&raw);
+        let identity = a.core.identity;
+        free(&world.device, world.used_block(&a));
+        // The note of this is still there when the stream is in use again.
+        drop(a);
+        let (a, unneeded) = registry::register(&world.pool, raw, identity, false);
+        drop(unneeded);
+        let block = hit(&a).expect("it is on the list");
+        write(&world.device, &a, &block);
         drop(a);
         let freeing = {
             let device = world.device.clone();
@@ -125,6 +141,29 @@ fn the_last_drop_against_retirement() {
     });
     freed.assert("the drop is followed by the retirement");
     early.assert("the retirement finds nothing yet");
+}
+
+/// R12: the same where a handle retires the stream by hand, and the drop takes the short way.
+#[test]
+fn the_last_drop_against_retirement_by_hand() {
+    let (left, stayed) = (Reached::default(), Reached::default());
+    let (leaves, stays) = (left.clone(), stayed.clone());
+    check("the last drop against retirement by hand", move || {
+        let world = World::new(1);
+        let a = world.stream();
+        let block = world.used_block(&a);
+        let freeing = {
+            let device = world.device.clone();
+            spawn(move || free(&device, block))
+        };
+        let retired = world.core().retire_by_hand(a).map_err(|(stream, _)| stream);
+        leaves.mark(retired.is_ok());
+        stays.mark(retired.is_err());
+        freeing.join();
+        world.end(retired.err());
+    });
+    left.assert("the stream leaves");
+    stayed.assert("the retirement is refused");
 }
 
 /// The same for a buffer that a second stream uses, whose last use this is as well.
@@ -161,7 +200,7 @@ fn registration_against_retirement() {
         let raw = world.device.create_stream();
         let a = world.register(&raw);
         free(&world.device, world.used_block(&a));
-        let id = a.core.id();
+        let id = a.core.id;
         let registering = {
             let (pool, raw) = (world.pool.clone(), raw.clone());
             let identity = a.core.identity;
@@ -175,9 +214,9 @@ fn registration_against_retirement() {
         };
         let retired = world.core().retire_by_hand(a).map_err(|(stream, _)| stream);
         let stream = registering.join();
-        kept.mark(stream.core.id() == id);
-        new.mark(stream.core.id() != id);
-        assert_eq!(retired.is_ok(), stream.core.id() != id, "the stream has left, or has a handle");
+        kept.mark(stream.core.id == id);
+        new.mark(stream.core.id != id);
+        assert_eq!(retired.is_ok(), stream.core.id != id, "the stream has left, or has a handle");
         let block = stream.alloc(BLOCK).expect("the stream is as good as any");
         write(&world.device, &stream, &block);
         no_hazards(&world.device);
@@ -198,7 +237,7 @@ fn registration_against_the_last_handle() {
         let world = World::new(2);
         let raw = world.device.create_stream();
         let a = world.register(&raw);
-        let (id, identity) = (a.core.id(), a.core.identity);
+        let (id, identity) = (a.core.id, a.core.identity);
         // Stands for the count of the handle's `Arc`, which loom does not see.
         let count = Arc::new(CallPoint::default());
         let leaving = {
@@ -215,8 +254,8 @@ fn registration_against_the_last_handle() {
         assert!(stream.core.pin(), "a leaving stream is registered");
         stream.core.unpin();
         leaving.join();
-        kept.mark(stream.core.id() == id);
-        new.mark(stream.core.id() != id);
+        kept.mark(stream.core.id == id);
+        new.mark(stream.core.id != id);
         let block = world.used_block(&stream);
         free(&world.device, block);
         world.end([stream]);
