@@ -208,6 +208,14 @@ impl Heap {
         block
     }
 
+    /// Only the first `bytes` of the claimed addresses, not all and not none, have got memory: the others
+    /// are as before the claim.
+    pub(crate) fn shrink_growth(&mut self, growth: &mut Growth, bytes: u64) {
+        let rest = self.blocks.split(growth.mapped, bytes);
+        self.make_hole(rest);
+        growth.bytes = bytes;
+    }
+
     /// The claimed addresses got no memory: everything is as before the claim.
     pub(crate) fn undo_growth(&mut self, growth: Growth, evidence: &dyn Evidence) {
         self.make_hole(growth.mapped);

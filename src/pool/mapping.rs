@@ -44,7 +44,7 @@ impl<B: Backend> PoolCore<B> {
 
     /// Takes back what a growth has mapped, from its first address on, and undoes the claim; all of it
     /// later, if the driver does not unmap it now.
-    fn unmap_growth(&self, growth: Growth, granules: Granules<B>) -> Result<(), Error> {
+    fn unmap_growth(&self, mut growth: Growth, granules: Granules<B>) -> Result<(), Error> {
         let address = growth.address;
         let bytes = granules.iter().map(|(_, bytes)| bytes).sum();
         if bytes > 0 {
@@ -52,8 +52,11 @@ impl<B: Backend> PoolCore<B> {
             // ever had these addresses.
             let unmap = |own: &B| unsafe { own.unmap(address, bytes) };
             if let Err(error) = self.driver.memory("unmap granules", unmap) {
-                let stuck = Stuck { granules, mapped: Some(growth) };
-                self.central.lock().stuck.push(stuck);
+                let mut central = self.central.lock();
+                if bytes < growth.bytes {
+                    central.heap.shrink_growth(&mut growth, bytes);
+                }
+                central.stuck.push(Stuck { granules, mapped: Some(growth) });
                 return Err(error);
             }
         }
