@@ -180,7 +180,12 @@ impl Heap {
             if completed < first {
                 continue;
             }
-            let kept = self.pending.split_off(&(timeline, completed.next()));
+            // Of a timeline that is over, all of it; an epoch after the last there is none.
+            let above = match completed {
+                Epoch::MAX => (timeline.next(), Epoch::NONE),
+                _ => (timeline, completed.next()),
+            };
+            let kept = self.pending.split_off(&above);
             let settled = self.pending.split_off(&(timeline, Epoch::NONE));
             self.pending.extend(kept);
             let entries: Vec<Entry> = settled

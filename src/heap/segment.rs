@@ -187,15 +187,16 @@ impl Heap {
     ) -> BlockId {
         self.segments.granules.extend(growth.granules());
         let mut block = growth.mapped;
+        let mut old = Stamps::Clean;
         if let Some((below, stamps)) = growth.below {
             let front = growth.start - self.blocks.get(below).address;
             let taken = if front > 0 { self.blocks.split(below, front) } else { below };
             // Still in transit, so that the join below is not the heap's own.
             self.blocks.join_above(taken);
             if front > 0 {
-                self.free(below, stamps, evidence);
+                self.free(below, stamps.clone(), evidence);
             }
-            block = taken;
+            (block, old) = (taken, stamps);
         } else if growth.start > growth.address {
             let upper = self.blocks.split(block, growth.start - growth.address);
             self.free(block, Stamps::Clean, evidence);
@@ -203,7 +204,14 @@ impl Heap {
         }
         if self.blocks.get(block).bytes > bytes {
             let rest = self.blocks.split(block, bytes);
-            self.free(rest, Stamps::Clean, evidence);
+            let (address, all) = self.extent(rest);
+            // What the block below had of the rest keeps its free points; only new memory is clean.
+            let of_below = growth.address.saturating_sub(address).min(all);
+            if of_below > 0 && of_below < all {
+                let fresh = self.blocks.split(rest, of_below);
+                self.free(fresh, Stamps::Clean, evidence);
+            }
+            self.free(rest, if of_below > 0 { old } else { Stamps::Clean }, evidence);
         }
         block
     }

@@ -37,7 +37,7 @@ impl<B: Backend> PoolCore<B> {
             state.detours.set(Detours::RETIRED, true);
             registry.unname(&core);
         }
-        match self.leave(&core) {
+        match self.leave(&core, Moment::Early) {
             Ok(()) => Ok(()),
             Err(error) => {
                 let mut registry = self.registry.lock();
@@ -105,13 +105,14 @@ impl<B: Backend> PoolCore<B> {
             registry.unname(&core);
             core
         };
-        self.leave(&core)
+        // The moment is somebody's miss, not one that the program chose.
+        self.leave(&core, Moment::Probe)
     }
 
     /// A marked stream leaves: its last epoch is closed, its blocks move to the heap, and the backend's
     /// stream goes with the core.
-    fn leave(&self, core: &Arc<StreamCore<B>>) -> Result<(), Error> {
-        let closed = self.close_epoch(core, Moment::Early)?;
+    fn leave(&self, core: &Arc<StreamCore<B>>, moment: Moment) -> Result<(), Error> {
+        let closed = self.close_epoch(core, moment)?;
         if seeded!(RetiredUnderBuffers) {
             // Its buffers still point to it: the fault is to be seen, not to be undefined.
             std::mem::forget(Arc::clone(core));
