@@ -253,3 +253,21 @@ fn a_union_is_made_only_when_a_request_needs_it_and_takes_no_more_than_it_needs(
         .collect();
     assert_eq!(rest, [(5, 9)]);
 }
+
+#[test]
+fn a_growth_keeps_the_free_points_of_what_lay_below_it() {
+    let mut run = Run::new();
+    let home = id(1);
+    run.alloc(8 * UNIT, GRAIN, home);
+    let block = run.out.pop().expect("there is room");
+    run.heap.free(block, Stamps::of(home, Epoch::from_u64(3)), &run.seen);
+    // The whole request would fit into the block below the hole, which its own stream needs no wait for.
+    let taker = Taker { home, frontier: Arc::new(Frontier::default()) };
+    let room = run.heap.find_room(UNIT, GRAIN, UNIT, &taker, &run.seen).expect("there is a hole");
+    let growth = run.heap.claim(room, 2 * UNIT);
+    let taken = run.heap.finish_growth(growth, UNIT, &run.seen);
+    run.heap.hand_out(taken);
+    run.check();
+    let bytes = run.heap.bytes();
+    assert_eq!((bytes.pending, bytes.clean), (7 * UNIT, 2 * UNIT), "only new memory is clean");
+}

@@ -120,17 +120,20 @@ impl<B: Backend> PoolCore<B> {
             }
             central.heap.take_empty_ranges()
         };
+        let mut all = true;
         for (address, bytes) in ranges {
             // SAFETY: the heap says that nothing is mapped in the range, and has forgotten it.
             let release = |own: &B| unsafe { own.release_range(address, bytes) };
             if let Err(error) = self.driver.memory("release a range of addresses", release) {
                 self.driver.keep_error(error);
                 self.central.lock().heap.add_range(address, bytes);
-                return false;
+                all = false;
             }
         }
-        self.driver.destroy_events(true);
-        true
+        if all {
+            self.driver.destroy_events(true);
+        }
+        all
     }
 
     /// Ends the pool by hand.

@@ -54,7 +54,7 @@ impl<B: Backend> PoolCore<B> {
         let closed: Closed<PooledEvent<B>> = match timeline.cover(epoch) {
             Some(closed) => closed,
             None => match self.pin(timeline.id()) {
-                Some(pin) => self.close_epoch(&pin.core, Moment::Early)?,
+                Some(pin) => self.close_epoch(&pin.core, Moment::Probe)?,
                 None => return Ok(()),
             },
         };

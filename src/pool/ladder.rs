@@ -96,7 +96,7 @@ impl<B: Backend> PoolCore<B> {
         {
             let mut central = self.central.lock();
             miss.transit = central.in_transit() > 0;
-            for core in streams {
+            for core in streams.iter().filter(|_| !seeded!(StaleRetry)) {
                 central.drain(core, 0);
             }
         }
@@ -151,7 +151,7 @@ impl<B: Backend> PoolCore<B> {
         for look in 0..TRANSIT_LOOKS {
             if self.central.lock().in_transit() == 0 {
                 // What came back since the last search began has not been looked at.
-                let came_back = (look > 0 || miss.transit) && !seeded!(StaleRetry);
+                let came_back = look > 0 || miss.transit;
                 return if came_back { self.search_all(miss, streams) } else { Ok(None) };
             }
             if look == 0 {

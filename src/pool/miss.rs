@@ -236,7 +236,7 @@ impl<B: Backend> PoolCore<B> {
         let streams = self.streams();
         {
             let mut central = self.central.lock();
-            for other in streams.iter() {
+            for other in streams.iter().filter(|_| !seeded!(StaleRetry)) {
                 central.drain(other, 0);
             }
             if central.heap.bytes().free() < miss.size.bytes {

@@ -250,7 +250,7 @@ impl<B: Backend> PoolCore<B> {
                 continue;
             }
             let pin = Pin { core: Arc::clone(core) };
-            match self.close_epoch(core, Moment::Early) {
+            match self.close_epoch(core, Moment::Probe) {
                 Ok(own) => closed.push((pin, own)),
                 // It is left out: that it captures is why we are here.
                 Err(error) if error.is_capture() => {}
