@@ -17,6 +17,6 @@ for file in "${targets[@]}"; do
     corpus=../target/fuzz/corpus/$name
     mkdir -p "$corpus"
     echo "-- $name for $share s"
-    "../target/fuzz/$target/release/$name" -max_total_time="$share" -max_len=512 -print_final_stats=1 \
+    "../target/fuzz/$target/release/$name" -max_total_time="$share" -max_len=512 -print_final_stats=1 -artifact_prefix="../target/fuzz/" \
         "$corpus" $([[ -d corpus/$name ]] && echo "corpus/$name")
 done
