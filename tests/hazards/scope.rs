@@ -268,7 +268,10 @@ fn h33_the_pool_handle_may_go_before_its_scope() {
         drop(a);
         drop(lab);
         drop(x);
-        assert_eq!(counted(scope.finish()), (1, 1, 0));
+        // Any pool's call retires the stream from now on; if one is just doing so, on another thread, its
+        // last event is not there to be asked yet, and the buffer is deferred.
+        let (freed, clean, deferred) = counted(scope.finish());
+        assert_eq!((freed, clean + deferred), (1, 1));
         assert!(device.hazards().is_empty());
         // What is left goes back with a later call of any pool.
         let other = setup.lab();
