@@ -280,8 +280,8 @@ impl<'a> Run<'a> {
     /// The new stream gets the old one's raw handle, and shares nothing else with it.
     fn create_after_destroying(&mut self, stream: usize) -> (SimStream, usize) {
         let (device, kind) = self.program.streams[stream];
-        let placeholder = (self.devices[device].legacy_stream(), device);
-        let (old, _) = std::mem::replace(&mut self.streams[stream], placeholder);
+        let legacy = (self.devices[device].legacy_stream(), device);
+        let (old, _) = std::mem::replace(&mut self.streams[stream], legacy);
         let handle = old.handle();
         drop(old);
         let new = self.create(stream);

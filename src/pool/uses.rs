@@ -93,7 +93,7 @@ fn sources<'a, B: Backend>(buffer: &'a Buffer<B>, user: &User<'_, B>) -> Vec<&'a
     {
         let state = home.state.lock();
         for other in state.sets.get(&buffer.address).into_iter().flatten() {
-            // SAFETY: entries of a set are counted in the stream's `live`, and are taken out only by
+            // SAFETY: entries of a set are counted in the stream's `named`, and are taken out only by
             // who owns the buffer or borrows it exclusively, which the borrow of it excludes.
             all.push(unsafe { other.counted() });
         }
