@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::heap::size_class::Rounded;
-use crate::order::{Closed, Epoch, FreePoint, Moment};
+use crate::order::{FreePoint, Moment};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
 
@@ -328,17 +328,5 @@ impl Asked {
     /// What was asked before may have finished by now: it may be asked again.
     pub(super) fn ask_again(&mut self) {
         self.unfinished.clear();
-    }
-}
-
-/// The closed epoch that a steal waits for, by the moment that is allowed.
-pub(super) fn cover<E>(
-    timeline: &crate::order::Timeline<E>,
-    epoch: Epoch,
-    moment: Moment,
-) -> Option<Closed<E>> {
-    match moment {
-        Moment::Early if !seeded!(LateWaitForProbe) => timeline.cover_early(epoch),
-        _ => timeline.cover(epoch),
     }
 }

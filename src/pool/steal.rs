@@ -1,17 +1,27 @@
 //! Taking a free block that another stream freed, with a wait.
 
 use super::PoolCore;
-use super::miss::{Miss, cover};
+use super::miss::Miss;
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::fault::seeded;
 use crate::heap::BlockId;
-use crate::order::{Evidence, FreePoint, Moment, Stamps, Taker, TimelineId, Timelines};
+use crate::order::{
+    Closed, Epoch, Evidence, FreePoint, Moment, Stamps, Taker, Timeline, TimelineId, Timelines,
+};
 
 /// Whether a stream that is ordered as `taker` must wait for a free point.
 fn needs_wait<E>(point: FreePoint, taker: &Taker, timelines: &Timelines<E>) -> bool {
     taker.ordered_after(point.timeline) < point.epoch
         && timelines.completed(point.timeline) < point.epoch
+}
+
+/// The closed epoch that a steal waits for, by the moment that is allowed.
+fn cover<E>(timeline: &Timeline<E>, epoch: Epoch, moment: Moment) -> Option<Closed<E>> {
+    match moment {
+        Moment::Early if !seeded!(LateWaitForProbe) => timeline.cover_early(epoch),
+        _ => timeline.cover(epoch),
+    }
 }
 
 impl<B: Backend> PoolCore<B> {
