@@ -202,16 +202,14 @@ impl<B: Backend> Drop for Buffer<B> {
     /// Frees the block on its home stream: in the usual case, a push on the stream's list.
     #[inline]
     fn drop(&mut self) {
-        if quiescent::any_open() {
-            self.note_in_scope();
-        }
+        let scope = quiescent::innermost();
         let route = *self.route.get_mut();
         if route != DETOUR {
             // SAFETY: the buffer is counted in home's `live`, which is lowered below under home's lock;
             // after that only the guard's unlock touches home.
             let home = unsafe { self.home.counted() };
             if let Some(mut state) = home.state.try_lock()
-                && state.detours.none()
+                && state.takes_frees_of(scope)
             {
                 state.give(self.size.bytes());
                 state.put(route, self.block, self.address, self.size);
@@ -227,42 +225,25 @@ impl<B: Backend> Drop for Buffer<B> {
 }
 
 impl<B: Backend> Buffer<B> {
-    /// Notes the free in the scopes that are open on this thread. Not inlined: the ordinary free is
-    /// shorter without it.
-    #[inline(never)]
-    fn note_in_scope(&mut self) {
-        let home = &*self.home;
-        if *self.route.get_mut() != DETOUR {
-            quiescent::note(home.pool_id, self.size.bytes(), home.id, &[]);
-        } else if !self.block.is_none() {
-            let mut others = Vec::new();
-            if self.has_others(NAMED) {
-                let state = home.state.lock();
-                let set = state.sets.get(&self.address);
-                others.extend(set.into_iter().flatten().map(|other| other.id));
-            }
-            if self.has_others(STRANGER_READ | STRANGER_WROTE) {
-                others.push(home.pool.stranger_point().timeline);
-            }
-            quiescent::note(home.pool_id, self.size.bytes(), home.id, &others);
-        }
-    }
-
-    /// The long way, whatever the reason: a lock that another thread holds, a block with others' free
-    /// points, a shut list, an orphaned stream, a stream whose frees close epochs, a buffer of no
-    /// bytes.
+    /// The long way, whatever the reason: a lock that another thread holds, a scope's first free on the
+    /// stream, a block with others' free points, a shut list, an orphaned stream, a stream whose frees
+    /// close epochs, a buffer of no bytes.
     #[cold]
     #[inline(never)]
     fn free_by_detour(&mut self) {
         // SAFETY: as in `drop`; the count is lowered in the last locked section below.
         let home = unsafe { self.home.counted() };
         let has_block = !self.block.is_none();
+        let scope = quiescent::scope_of(home.pool_id);
         let mut stamps = match self.has_others(NAMED) {
             true => collect_free_points(home, self.address),
             false => Stamps::Clean,
         };
         if self.has_others(STRANGER_READ | STRANGER_WROTE) {
             stamps.add(home.pool.stranger_point());
+        }
+        if scope.is_some() && !stamps.is_clean() {
+            quiescent::note_shared(scope, home.id, &stamps);
         }
         let mut state = home.state.lock();
         let to_heap = (!stamps.is_clean() && !seeded!(ListHitWithSecondStamp))
@@ -277,7 +258,11 @@ impl<B: Backend> Buffer<B> {
         } else if has_block {
             state.put(self.rounded().bin, self.block, self.address, self.size);
         }
-        state.give(self.bytes());
+        state.count_for(scope);
+        match has_block {
+            true => state.give(self.bytes()),
+            false => state.give_unnoticed(0),
+        }
         let closes = has_block
             && state.detours.has(Detours::RECORD_ON_FREE)
             && !quiescent::is_open(home.pool_id);

@@ -5,6 +5,8 @@
 //! (see the crate's root), and nothing of a fault is compiled. A published package does not contain this
 //! file, so that its builds cannot have the feature.
 
+use std::cell::Cell;
+
 use crate::sync::host::{AtomicUsize, OnceLock, Ordering};
 
 /// The name of the environment variable that seeds a fault, by its name.
@@ -156,8 +158,14 @@ pub(crate) use seeded;
 /// Scopes that are open on any thread: what [`Fault::GlobalFlag`] asks.
 static OPEN_SCOPES: AtomicUsize = AtomicUsize::new(0);
 
-/// The scopes of a thread have changed.
-pub(crate) fn scopes_change(before: usize, now: usize) {
+thread_local! {
+    /// Those of this thread.
+    static OWN_SCOPES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// So many scopes are open on this thread now.
+pub(crate) fn scopes_change(now: usize) {
+    let before = OWN_SCOPES.replace(now);
     OPEN_SCOPES.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
 }
 

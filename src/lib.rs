@@ -24,6 +24,7 @@ mod heap;
 mod order;
 mod pool;
 mod pool_stream;
+mod prefetch;
 mod quiescent;
 mod stats;
 mod sync;

@@ -14,6 +14,7 @@ mod miss;
 mod ordering;
 mod registry;
 mod retire;
+mod settle;
 mod steal;
 #[cfg(feature = "cuda")]
 mod uses;
@@ -400,7 +401,7 @@ impl<B: Backend> PoolCore<B> {
         let mut stats = central.stats();
         for core in streams.iter() {
             let state = core.state.lock();
-            stats.add_stream(&state.counters, state.in_use, state.live);
+            stats.add_stream(&state);
         }
         central.peak_in_use = central.peak_in_use.max(stats.in_use);
         drop(central);
@@ -420,8 +421,8 @@ impl<B: Backend> PoolCore<B> {
         let mut in_use = 0;
         for core in streams.iter() {
             let mut state = core.state.lock();
-            state.counters.peak_in_use = state.in_use;
-            in_use += state.in_use;
+            state.counters.peak_in_use = state.in_use();
+            in_use += state.in_use();
         }
         central.peak_in_use = in_use;
     }

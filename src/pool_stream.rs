@@ -3,6 +3,7 @@
 pub(crate) mod core;
 pub(crate) mod home;
 pub(crate) mod list;
+pub(crate) mod tally;
 
 use std::fmt;
 
@@ -110,13 +111,16 @@ impl<B: Backend> PoolStream<B> {
         };
         match self.core.hit(size, align, len) {
             Some(buffer) => Ok(buffer),
-            None => self.alloc_miss(size, align, len),
+            None => self.alloc_miss(size, align, len).map(|buffer| *buffer),
         }
     }
 
+    /// By way of the host's heap, so that the buffer of a hit need not be where a miss could write it, and
+    /// stays in registers.
     #[cold]
-    fn alloc_miss(&self, size: Rounded, align: u64, len: u64) -> Result<Buffer<B>, Error> {
-        self.core.pool.alloc_miss(&self.core, size, align, len)
+    #[inline(never)]
+    fn alloc_miss(&self, size: Rounded, align: u64, len: u64) -> Result<Box<Buffer<B>>, Error> {
+        self.core.pool.alloc_miss(&self.core, size, align, len).map(Box::new)
     }
 
     /// Closes the stream's epoch here: what is freed before this needs to wait only for what is queued

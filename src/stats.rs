@@ -1,9 +1,9 @@
 //! What a pool holds and has done.
 
+use crate::backend::Backend;
 use crate::heap::Bytes;
-use crate::pool::DriverCalls;
-use crate::pool::Step;
-use crate::pool_stream::core::StreamCounters;
+use crate::pool::{DriverCalls, Step};
+use crate::pool_stream::core::StreamState;
 use crate::sync::host::{AtomicU64, Ordering};
 
 /// A pool's account at one moment. All sizes are in bytes.
@@ -67,6 +67,13 @@ pub struct Stats {
     pub calls: DriverCalls,
 }
 
+/// What streams that have left have counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Past {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+}
+
 /// How misses were served.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
@@ -105,7 +112,7 @@ impl Stats {
         largest_free: u64,
         granules: u64,
         peak_in_use: u64,
-        past: &StreamCounters,
+        past: Past,
     ) -> Stats {
         let reserved = bytes.reserved() + taking + stuck;
         Stats {
@@ -126,12 +133,13 @@ impl Stats {
         }
     }
 
-    pub(crate) fn add_stream(&mut self, counters: &StreamCounters, in_use: u64, live: u64) {
+    pub(crate) fn add_stream<B: Backend>(&mut self, state: &StreamState<B>) {
+        let in_use = state.in_use();
         self.in_use += in_use;
         self.on_lists = self.on_lists.saturating_sub(in_use);
-        self.live += live;
-        self.hits += counters.hits;
-        self.misses += counters.misses;
+        self.live += state.live();
+        self.hits += state.hits();
+        self.misses += state.counters.misses;
     }
 
     pub(crate) fn finish(&mut self, streams: u64, calls: DriverCalls, steps: &Steps, stray: u64) {

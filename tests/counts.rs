@@ -230,9 +230,23 @@ fn h38_a_scope_with_nothing_to_do_is_one_synchronize() {
     makes!(device, drop(scope), {});
 }
 
+/// A device, prompt, that can record an event on its context, or cannot.
+fn prompt(context_events: bool) -> SimDevice {
+    SimDevice::new(SimConfig { context_events, ..SimConfig::default() })
+}
+
 #[test]
-fn a_scope_of_many_frees_asks_each_stream_once() {
-    let device = SimDevice::new(1);
+fn a_scope_of_many_frees_asks_once_where_the_device_can() {
+    scope_of_many_frees(true);
+}
+
+#[test]
+fn a_scope_of_many_frees_asks_each_stream_once_where_the_device_cannot() {
+    scope_of_many_frees(false);
+}
+
+fn scope_of_many_frees(context_events: bool) {
+    let device = prompt(context_events);
     let pool = StreamPool::new(device.clone());
     let streams: [Stream; 4] = streams(&pool, &device);
     let mut buffers = Vec::new();
@@ -247,9 +261,10 @@ fn a_scope_of_many_frees_asks_each_stream_once() {
     let report = scope.finish();
     let made = device.counts() - before;
     assert_eq!((report.freed, report.clean), (100, 100));
-    assert_eq!((made.event_records, made.event_queries), (4, 4), "{made:?}");
+    let records = (made.context_records, made.event_records, made.event_queries);
+    assert_eq!(records, if context_events { (1, 0, 1) } else { (0, 4, 4) }, "{made:?}");
     let rest = made.event_creates + made.capture_queries;
-    assert_eq!(made.driver_calls(), 8 + rest, "{made:?}");
+    assert_eq!(made.driver_calls(), if context_events { 2 } else { 8 } + rest, "{made:?}");
     // All of it is clean now, for any stream.
     let stats = pool.stats();
     makes!(device, drop(streams[3].alloc(512 << 10).unwrap()), {capture_queries: 1});
@@ -257,18 +272,71 @@ fn a_scope_of_many_frees_asks_each_stream_once() {
 }
 
 #[test]
-fn a_release_is_one_synchronize_and_one_event_a_stream() {
-    let device = SimDevice::new(1);
+fn a_release_is_one_synchronize_and_one_event() {
+    let device = prompt(true);
     let pool = StreamPool::new(device.clone());
     let streams: [Stream; 2] = streams(&pool, &device);
     let buffers: Vec<_> = (0..50).map(|at| streams[at % 2].alloc(4096).unwrap()).collect();
     buffers.iter().for_each(|buffer| use_it(&device, buffer));
-    // The first event has finished, and serves the second stream too.
     let report = makes!(device, pool.release(buffers).unwrap(), {
-        context_synchronizes: 1, capture_queries: 2 + 4, event_creates: 1, event_records: 2,
-        event_queries: 2
+        context_synchronizes: 1, capture_queries: 2 + 2, event_creates: 1, context_records: 1,
+        event_queries: 1
     });
     assert_eq!((report.freed, report.clean, report.deferred), (50, 50, 0));
+}
+
+#[test]
+fn a_release_is_one_synchronize_and_one_event_a_stream_where_the_context_has_none() {
+    let device = prompt(false);
+    let pool = StreamPool::new(device.clone());
+    let streams: [Stream; 2] = streams(&pool, &device);
+    let buffers: Vec<_> = (0..50).map(|at| streams[at % 2].alloc(4096).unwrap()).collect();
+    buffers.iter().for_each(|buffer| use_it(&device, buffer));
+    // What the first scope has learned about the device, the second knows.
+    for looks in [2, 0] {
+        // The first event has finished, and serves the second stream too.
+        let buffers: Vec<_> = (0..50).map(|at| streams[at % 2].alloc(4096).unwrap()).collect();
+        let report = makes!(device, pool.release(buffers).unwrap(), {
+            context_synchronizes: 1, capture_queries: 2 + looks + 4,
+            event_creates: looks / 2, event_records: 2, event_queries: 2
+        });
+        assert_eq!((report.freed, report.clean, report.deferred), (50, 50, 0));
+    }
+    drop(buffers);
+}
+
+#[test]
+fn a_scope_beside_other_work_asks_each_of_its_streams() {
+    let device = prompt(true);
+    let pool = StreamPool::new(device.clone());
+    let streams: [Stream; 3] = streams(&pool, &device);
+    let buffers: Vec<_> = (0..50).map(|at| streams[at % 2].alloc(4096).unwrap()).collect();
+    let scope = pool.quiesce().unwrap();
+    drop(buffers);
+    // Nothing of the scope's, and it never ends.
+    let other = device.create_stream();
+    let gate = device.gate();
+    device.launch(&other, Kernel::new().after(&gate)).unwrap();
+    let report = makes!(device, scope.finish(), {
+        capture_queries: 3 + 4, event_creates: 1, context_records: 1, event_records: 2,
+        event_queries: 3
+    });
+    assert_eq!((report.freed, report.clean, report.deferred), (50, 50, 0));
+    gate.open();
+}
+
+#[test]
+fn a_scope_on_one_stream_of_many_asks_that_one() {
+    let device = prompt(true);
+    let pool = StreamPool::new(device.clone());
+    let streams: [Stream; 9] = streams(&pool, &device);
+    let buffer = streams[4].alloc(4096).unwrap();
+    let scope = pool.quiesce().unwrap();
+    drop(buffer);
+    let report = makes!(device, scope.finish(), {
+        capture_queries: 2, event_creates: 1, event_records: 1, event_queries: 1
+    });
+    assert_eq!((report.freed, report.clean), (1, 1));
 }
 
 #[test]

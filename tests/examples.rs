@@ -40,7 +40,7 @@ mod clearing {
         assert_eq!(of(Mode::Flag), (0, 0, 0, 1));
         assert_eq!(of(Mode::Lazy), (0, 0, 0, 0));
         for mode in [Mode::Scope, Mode::Release] {
-            assert_eq!(of(mode), (37, 0, 37, 1), "{}", mode.name());
+            assert_eq!(of(mode), (1, 0, 1, 1), "{}", mode.name());
         }
     }
 

@@ -121,7 +121,7 @@ const UNSAFE: &[Row] = &[
 /// No capture survives these, whoever calls.
 const DEADLY: &[(Row, Code)] = &[
     (("synchronize the context", |s| s.device.synchronize_context()), Code::CaptureUnsupported),
-    (("record the context", |s| s.device.user_context_record()), Code::CaptureUnsupported),
+    (("record the context", |s| s.device.user_context_record(&s.of_b)), Code::CaptureUnsupported),
     (("query A", |s| s.device.user_stream_query(&s.a).map(drop)), Code::CaptureUnsupported),
     (("get A's id", |s| s.device.user_stream_id(&s.a).map(drop)), Code::CaptureUnsupported),
     (("synchronize A", |s| s.device.user_stream_synchronize(&s.a)), Code::CaptureUnsupported),
@@ -396,7 +396,8 @@ fn captures_on_two_devices() {
     };
     // What no capture of its own context survives does not reach another device's.
     assert!(survives(&|| devices[1].synchronize_context().unwrap()));
-    assert!(survives(&|| devices[1].user_context_record().unwrap()));
+    let event = devices[1].create_event().unwrap();
+    assert!(survives(&|| devices[1].user_context_record(&event).unwrap()));
     // What the mode forbids does.
     assert!(!survives(&|| assert!(devices[1].user_event_query(&event).is_err())));
     assert!(!survives(&|| assert!(devices[1].user_stream_synchronize(&other).is_err())));

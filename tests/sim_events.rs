@@ -64,6 +64,31 @@ fn a_record_does_not_cover_what_comes_after_it() {
 }
 
 #[test]
+fn an_event_of_the_context_stands_for_all_its_streams_and_for_nothing_later() {
+    let (device, x) = device();
+    let (a, b, c) = (device.create_stream(), device.create_stream(), device.create_stream());
+    let event = device.create_event().unwrap();
+    let gate = device.gate();
+    device.launch(&a, Kernel::new().writes(x, 64).after(&gate)).unwrap();
+    write(&device, &b, x + 64);
+    assert!(device.record_context(&event).unwrap());
+    write(&device, &b, x + 128);
+    assert!(!device.query(&event).unwrap(), "one stream has not finished");
+    device.wait(&c, &event).unwrap();
+    gate.open();
+    for part in [x, x + 64] {
+        assert!(is_ordered(&device, &c, part));
+    }
+    assert!(!is_ordered(&device, &c, x + 128));
+    device.run();
+    assert!(device.query(&event).unwrap());
+    let cannot = SimDevice::new(SimConfig { context_events: false, ..SimConfig::default() });
+    let event = cannot.create_event().unwrap();
+    assert!(!cannot.record_context(&event).unwrap());
+    assert_eq!(cannot.counts().context_records, 0);
+}
+
+#[test]
 fn an_event_carries_what_its_stream_was_ordered_after_then() {
     let (device, x) = device();
     let streams: Vec<_> = (0..4).map(|_| device.create_stream()).collect();

@@ -41,6 +41,7 @@ impl Random {
 enum Step {
     Launch { stream: usize },
     Record { event: usize, stream: usize },
+    RecordContext { event: usize },
     Wait { stream: usize, event: usize },
     FailedRecord { event: usize, stream: usize },
     FailedWait { stream: usize, event: usize },
@@ -79,7 +80,7 @@ fn program(seed: u64) -> Program {
     while launches < KERNELS {
         let (stream, event) = (random.below(streams.len()), random.below(events.len()));
         let same_device = streams[stream].0 == events[event];
-        steps.push(match random.below(40) {
+        steps.push(match random.below(41) {
             0..12 => {
                 launches += 1;
                 Step::Launch { stream }
@@ -93,6 +94,7 @@ fn program(seed: u64) -> Program {
             36 => Step::SynchronizeStream { stream },
             37 => Step::SynchronizeContext { device: random.below(devices) },
             38 => Step::Replace { stream },
+            39 => Step::RecordContext { event },
             _ => continue,
         });
     }
@@ -108,7 +110,8 @@ struct Graph {
     before: Vec<Vec<usize>>,
     /// What the host has seen finish: it comes before whatever is submitted from then on.
     seen: Vec<usize>,
-    recorded: Vec<Option<usize>>,
+    /// What each event stands for.
+    recorded: Vec<Vec<usize>>,
 }
 
 impl Graph {
@@ -177,7 +180,7 @@ impl<'a> Run<'a> {
         }
         let memory = devices[0].alloc_segment((KERNELS * KERNELS) as u64 * CELL).unwrap();
         let events = program.events.iter().map(|&d| devices[d].create_event().unwrap()).collect();
-        let graph = Graph { recorded: vec![None; program.events.len()], ..Graph::default() };
+        let graph = Graph { recorded: vec![Vec::new(); program.events.len()], ..Graph::default() };
         let (streams, kernels) = (Vec::new(), Vec::new());
         let mut run =
             Run { program, devices, streams, next_stream: 10, events, memory, graph, kernels };
@@ -228,13 +231,21 @@ impl<'a> Run<'a> {
             Step::Record { event, stream } => {
                 let device = &self.devices[self.program.events[event]];
                 device.record(&self.events[event], &self.streams[stream].0).unwrap();
-                self.graph.recorded[event] = Some(self.submit(stream));
+                self.graph.recorded[event] = vec![self.submit(stream)];
+            }
+            Step::RecordContext { event } => {
+                let device = self.program.events[event];
+                let recorded = self.devices[device].record_context(&self.events[event]);
+                assert!(recorded.unwrap(), "the device can");
+                let nodes = self.graph.nodes.iter().enumerate();
+                let all = nodes.filter(|(_, n)| n.1 == device).map(|(i, _)| i);
+                self.graph.recorded[event] = all.collect();
             }
             Step::Wait { stream, event } => {
                 let device = &self.devices[self.program.events[event]];
                 device.wait(&self.streams[stream].0, &self.events[event]).unwrap();
                 let node = self.submit(stream);
-                let recorded = self.graph.recorded[event];
+                let recorded = self.graph.recorded[event].clone();
                 self.graph.before[node].extend(recorded);
             }
             Step::FailedRecord { event, stream } => {
@@ -250,13 +261,13 @@ impl<'a> Run<'a> {
             Step::Query { event } => {
                 let device = &self.devices[self.program.events[event]];
                 if device.query(&self.events[event]).unwrap() {
-                    self.graph.seen.extend(self.graph.recorded[event]);
+                    self.graph.seen.extend(self.graph.recorded[event].iter().copied());
                 }
             }
             Step::SynchronizeEvent { event } => {
                 let device = &self.devices[self.program.events[event]];
                 device.synchronize_event(&self.events[event]).unwrap();
-                self.graph.seen.extend(self.graph.recorded[event]);
+                self.graph.seen.extend(self.graph.recorded[event].iter().copied());
             }
             Step::SynchronizeStream { stream } => {
                 let device = &self.devices[self.program.streams[stream].0];

@@ -146,7 +146,7 @@ impl Device for Sim {
     fn counts(&self) -> Counts {
         let counts = self.device.counts();
         Counts {
-            event_records: counts.event_records,
+            event_records: counts.event_records + counts.context_records,
             stream_waits: counts.stream_waits,
             event_queries: counts.event_queries,
             synchronizes: counts.synchronizes(),

@@ -40,9 +40,9 @@ pub mod sim;
 /// - ranges returned by [`alloc_segment`](Self::alloc_segment) and
 ///   [`reserve_range`](Self::reserve_range) do not overlap any other live range, and that a mapped,
 ///   accessible range is usable by every stream of this context;
-/// - [`record`](Self::record), [`wait`](Self::wait), [`query`](Self::query) and the two synchronizes
-///   have CUDA's meaning: a wait orders everything later on its stream after everything that was on
-///   the recorded stream at the most recent record; `query` returns `true`, and a synchronize returns
+/// - [`record`](Self::record), [`record_context`](Self::record_context), [`wait`](Self::wait),
+///   [`query`](Self::query) and the two synchronizes have CUDA's meaning: a wait orders everything later
+///   on its stream after everything that was on the recorded stream at the most recent record; `query` returns `true`, and a synchronize returns
 ///   `Ok`, only when all of that has finished.
 pub unsafe trait Backend: Send + Sync + 'static {
     /// A handle that keeps one stream of the device alive while it, or a clone of it, lives.
@@ -225,6 +225,21 @@ pub unsafe trait Backend: Send + Sync + 'static {
     ///
     /// Any driver error; whether the event was recorded is then unknown.
     fn record(&self, event: &Self::Event, stream: &Self::Stream) -> Result<(), Self::Error>;
+
+    /// Records the event on the whole context: it now stands for all that has been submitted to any
+    /// stream of the context. Does not wait for it. Breaks captures in progress in this context: the pool
+    /// calls it only when none can be; and it never makes a stream wait for such an event.
+    ///
+    /// Says `false`, having done nothing, when this device or driver has no such call (as the provided
+    /// method does): it is not asked again then.
+    ///
+    /// # Errors
+    ///
+    /// Any driver error; whether the event was recorded is then unknown.
+    fn record_context(&self, event: &Self::Event) -> Result<bool, Self::Error> {
+        let _ = event;
+        Ok(false)
+    }
 
     /// Makes everything later on `stream` wait for the event's most recent record. The event is one
     /// of this backend; the stream may belong to another device of the same type. May block while the

@@ -102,6 +102,8 @@ coverage! {
     clean_at_scope_end,
     /// Buffers that a scope found unfinished.
     deferred_at_scope_end,
+    /// Events recorded on a whole context.
+    context_records,
     /// Values released by the one-call form.
     releases,
     /// Streams created with the raw handle of an earlier one.

@@ -43,6 +43,8 @@ pub struct Setup {
     pub late_waits: bool,
     /// Whether streams may capture that the pools do not know.
     pub foreign_captures: bool,
+    /// Whether the devices can record an event on a whole context.
+    pub context_events: bool,
     /// Which of the first streams are registered with `record_on_free`: one bit each.
     pub record_on_free: u8,
     /// Devices, and so pools: 1 or 2. The second pool's memory can be used by the first device.
@@ -73,6 +75,7 @@ impl Setup {
             reuse: [Reuse::Balanced, Reuse::Memory, Reuse::Speed][usize::from(reuse % 3)],
             late_waits: flags & 7 != 7,
             foreign_captures: flags & 0x18 == 0x18,
+            context_events: flags & 0x80 == 0,
             record_on_free: record_on_free & record_on_free >> 4,
             devices: if flags & 0x60 == 0x60 { 2 } else { 1 },
             limit: [12, 16, 20, 28][usize::from(limit % 4)] * MIB,

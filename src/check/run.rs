@@ -349,6 +349,8 @@ impl World {
             self.check_closed(pool)?;
         }
         self.coverage.device_operations = self.sides[0].device.operations();
+        let records = self.sides.iter().map(|side| side.device.counts().context_records);
+        self.coverage.context_records = records.sum();
         self.check_hazards()
     }
 

@@ -128,6 +128,7 @@ impl World {
         let config = SimConfig {
             seed: setup.seed,
             schedule: setup.schedule,
+            context_events: setup.context_events,
             costs: if setup.seed % 4 == 3 { Costs::free() } else { Costs::default() },
             ..SimConfig::default()
         };

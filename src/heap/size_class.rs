@@ -24,6 +24,9 @@ const ROUNDED_CLASSES: u64 = FINE + (ROUNDED_LOG - LINEAR_LOG) as u64 * FINE;
 pub(crate) const BINS: usize =
     (ROUNDED_CLASSES + (LARGEST_LOG - ROUNDED_LOG) as u64 * COARSE) as usize;
 
+/// The first so many bins hold blocks of one size each; the others hold several.
+pub(crate) const ROUNDED_BINS: usize = ROUNDED_CLASSES as usize;
+
 const _: () = assert!(BINS <= 192, "a stream list's bitmap has three words");
 
 /// A block's size: whole grains, one at least, in half the space that bytes would take.

@@ -16,7 +16,7 @@ mod free_point;
 mod frontier;
 mod timeline;
 
-pub(crate) use epoch::{Epoch, TimelineId};
+pub(crate) use epoch::{Epoch, ShortEpoch, TimelineId};
 pub(crate) use free_point::{FreePoint, Stamps};
 pub(crate) use frontier::Frontier;
 pub(crate) use timeline::{Closed, Moment, Timeline, Timelines, completions};

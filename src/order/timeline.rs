@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::{Epoch, Evidence, Frontier, TimelineId};
 use crate::fault::seeded;
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, process_counter};
+use crate::prefetch::prefetch;
+use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, process_counter};
 
 /// At whose wish an epoch was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub(crate) struct Timeline<E> {
     completed: AtomicU64,
     /// The last epoch, once the stream has left the pool; 0 before.
     last: AtomicU64,
+    /// How many epochs are published: a hint for who need not take the lock.
+    published: AtomicUsize,
     /// The published epochs above `completed`, ascending.
     closed: Mutex<VecDeque<Closed<E>>>,
 }
@@ -68,12 +71,19 @@ impl<E> Timeline<E> {
             id: TimelineId::fresh(),
             completed: AtomicU64::new(0),
             last: AtomicU64::new(0),
+            published: AtomicUsize::new(0),
             closed: Mutex::new(VecDeque::new()),
         }
     }
 
     pub(crate) fn id(&self) -> TimelineId {
         self.id
+    }
+
+    /// Fetches what [`complete_all`](Self::complete_all) changes.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(&raw const self.completed);
     }
 
     pub(crate) fn completed(&self) -> Epoch {
@@ -84,27 +94,51 @@ impl<E> Timeline<E> {
 
     /// The host has seen `epoch`, and so all before it, finish.
     pub(crate) fn complete(&self, epoch: Epoch) {
+        Timeline::complete_all([(self, epoch)]);
+    }
+
+    /// The host has seen all of these finish.
+    pub(crate) fn complete_all<'a>(all: impl IntoIterator<Item = (&'a Timeline<E>, Epoch)>)
+    where
+        E: 'a,
+    {
         let early = seeded!(CountBeforeCompletion);
         if early {
             COMPLETIONS.fetch_add(1, Ordering::Release);
         }
-        let order = if seeded!(WeakCompletion) { Ordering::Relaxed } else { Ordering::AcqRel };
-        let before = self.completed.fetch_max(epoch.get(), order);
-        if before < epoch.get() {
-            if !early {
-                COMPLETIONS.fetch_add(1, Ordering::Release);
+        let mut news = false;
+        for (timeline, epoch) in all {
+            let order = if seeded!(WeakCompletion) { Ordering::Relaxed } else { Ordering::AcqRel };
+            let before = timeline.completed.fetch_max(epoch.get(), order);
+            if before >= epoch.get() {
+                continue;
             }
-            // Each event is let go outside the lock: the last pin returns it to its device.
-            while let Some(finished) = self.pop_up_to(epoch) {
+            news = true;
+            // Relaxed: an event that is missed here is let go by the next completion. Each is let go
+            // outside the lock: the last pin returns it to its device.
+            while timeline.published.load(Ordering::Relaxed) != 0
+                && let Some(finished) = timeline.pop_up_to(epoch)
+            {
                 drop(finished);
             }
+        }
+        if news && !early {
+            COMPLETIONS.fetch_add(1, Ordering::Release);
         }
     }
 
     /// Takes the oldest published event, if it covers no epoch after this one.
     fn pop_up_to(&self, epoch: Epoch) -> Option<Closed<E>> {
         let mut closed = self.closed.lock();
-        closed.front().is_some_and(|own| own.epoch <= epoch).then(|| closed.pop_front()).flatten()
+        let over = closed.front().is_some_and(|own| own.epoch <= epoch);
+        let own = over.then(|| closed.pop_front()).flatten();
+        self.count(&closed);
+        own
+    }
+
+    /// The published epochs have changed.
+    fn count(&self, closed: &VecDeque<Closed<E>>) {
+        self.published.store(closed.len(), Ordering::Relaxed);
     }
 
     /// Makes a closed epoch known, with its event: to be called only after the record has returned. Says
@@ -118,6 +152,7 @@ impl<E> Timeline<E> {
         }
         let at = closed.partition_point(|other| other.epoch < own.epoch);
         closed.insert(at, own);
+        self.count(&closed);
         closed.len()
     }
 
@@ -131,6 +166,7 @@ impl<E> Timeline<E> {
             return false;
         }
         closed.retain(|own| !Arc::ptr_eq(&own.event, event));
+        self.count(&closed);
         true
     }
 
@@ -173,6 +209,7 @@ impl<E> Timeline<E> {
         let covered = closed.back().is_some_and(|own| own.epoch >= last.epoch);
         if !covered && self.completed() < last.epoch {
             closed.push_back(last);
+            self.count(&closed);
         }
     }
 

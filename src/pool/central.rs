@@ -6,12 +6,18 @@ use super::PooledEvent;
 use crate::backend::Backend;
 use crate::heap::{Growth, Heap};
 use crate::order::{Epoch, FreePoint, Timeline, TimelineId, Timelines, completions};
-use crate::pool_stream::core::{StreamCore, StreamCounters};
-use crate::stats::Stats;
+use crate::pool_stream::core::StreamCore;
+use crate::pool_stream::tally::Tally;
+use crate::quiescent::ScopeId;
+use crate::stats::{Past, Stats};
 use crate::sync::{Arc, Weak};
 
 /// How many streams of other pools are kept in mind before the first look at which are over.
 const FOREIGN_MIN: usize = 32;
+
+/// From this many streams on that have left while one scope is open, those that have finished are added
+/// up.
+const ACCOUNTS: usize = 32;
 
 /// The heap, and what is needed to read its stamps.
 pub(super) struct Central<B: Backend> {
@@ -34,7 +40,9 @@ pub(super) struct Central<B: Backend> {
     /// Plain segments that a thread is taking from the device, in bytes.
     pub(super) taking: u64,
     /// What retired streams have counted.
-    pub(super) past: StreamCounters,
+    pub(super) past: Past,
+    /// What was freed on them in scopes that have not ended.
+    accounts: BTreeMap<ScopeId, Vec<(TimelineId, Tally)>>,
     /// The most that has been seen in use, in bytes.
     pub(super) peak_in_use: u64,
     /// The count of completions when the heap was last settled.
@@ -53,7 +61,8 @@ impl<B: Backend> Central<B> {
             granules: BTreeMap::new(),
             stuck: Vec::new(),
             taking: 0,
-            past: StreamCounters::default(),
+            past: Past::default(),
+            accounts: BTreeMap::new(),
             peak_in_use: 0,
             settled: 0,
         }
@@ -143,6 +152,25 @@ impl<B: Backend> Central<B> {
         self.foreign.retain(|id, _| self.timelines.get(*id).is_some());
     }
 
+    /// Keeps what a stream that leaves has counted.
+    pub(super) fn keep_counts(&mut self, core: &StreamCore<B>) {
+        let mut state = core.state.lock();
+        self.past.hits += state.hits();
+        self.past.misses += state.counters.misses;
+        for (scope, tally) in state.close_accounts() {
+            let own = self.accounts.entry(scope).or_default();
+            own.push((core.id, tally));
+            if own.len() > ACCOUNTS {
+                fold_finished(own, &self.timelines);
+            }
+        }
+    }
+
+    /// What was freed in a scope, which has ended, on streams that have left.
+    pub(super) fn close_account(&mut self, scope: ScopeId) -> Vec<(TimelineId, Tally)> {
+        self.accounts.remove(&scope).unwrap_or_default()
+    }
+
     pub(super) fn stats(&self) -> Stats {
         let bytes = self.heap.bytes();
         Stats::of_heap(
@@ -152,9 +180,23 @@ impl<B: Backend> Central<B> {
             self.heap.largest_free(),
             self.granules.len() as u64,
             self.peak_in_use,
-            &self.past,
+            self.past,
         )
     }
+}
+
+/// Adds up what was freed on streams that have left and finished: a scope that never ends must not keep
+/// an entry for each stream that comes and goes.
+fn fold_finished<E>(accounts: &mut Vec<(TimelineId, Tally)>, timelines: &Timelines<E>) {
+    let mut finished: Option<(TimelineId, Tally)> = None;
+    accounts.retain(|(id, tally)| {
+        if timelines.get(*id).is_some_and(|timeline| !timeline.is_over()) {
+            return true;
+        }
+        finished.get_or_insert((*id, Tally::default())).1.add(*tally);
+        false
+    });
+    accounts.extend(finished);
 }
 
 /// Granules with their sizes.

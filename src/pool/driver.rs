@@ -11,6 +11,8 @@ use crate::sync::{Arc, Mutex, assert_no_lock_held, host};
 pub(crate) struct Driver<B: Backend> {
     backend: B,
     calls: Calls,
+    /// The backend has said that it has no events for the whole context.
+    no_context_events: host::AtomicBool,
     /// Events that nothing uses, to be recorded anew.
     idle: Mutex<Vec<B::Event>>,
     /// Events that must not be used again, to be destroyed by a call that may block.
@@ -82,6 +84,7 @@ impl<B: Backend> Driver<B> {
         Driver {
             backend,
             calls: Calls::default(),
+            no_context_events: host::AtomicBool::new(false),
             idle: Mutex::default(),
             doomed: Mutex::default(),
             lost: OnceLock::new(),
@@ -207,6 +210,27 @@ impl<B: Backend> Driver<B> {
         self.call("record an event", &self.calls.event_records, |own| {
             own.record(event.raw(), stream)
         })
+    }
+
+    /// Whether an event may be able to stand for the whole context.
+    pub(crate) fn may_record_context(&self) -> bool {
+        // Relaxed: an answer that is missed is only asked for again.
+        !self.no_context_events.load(host::Ordering::Relaxed)
+    }
+
+    /// Records an event that stands for everything in the context; says whether that can be done.
+    pub(crate) fn record_context(&self, event: &PooledEvent<B>) -> Result<bool, Error> {
+        if seeded!(SkipRecord) {
+            return Ok(true);
+        }
+        assert_no_lock_held();
+        let recorded = self.backend.record_context(event.raw());
+        if matches!(recorded, Ok(false)) {
+            self.no_context_events.store(true, host::Ordering::Relaxed);
+        } else {
+            self.calls.event_records.fetch_add(1, host::Ordering::Relaxed);
+        }
+        recorded.map_err(|error| self.sort("record an event on the context", error))
     }
 
     /// Makes `stream` wait for an event of this driver.

@@ -144,7 +144,7 @@ impl<B: Backend> PoolCore<B> {
         // The mark first: from here on no stream serves a hit, and no other call begins.
         let was_closed = self.closed.swap(true, host::Ordering::Relaxed);
         self.shut_hits();
-        let buffers: u64 = self.streams().iter().map(|core| core.state.lock().live).sum();
+        let buffers: u64 = self.streams().iter().map(|core| core.state.lock().live()).sum();
         if buffers > 0 {
             if !was_closed {
                 self.reopen();
@@ -186,6 +186,8 @@ impl<B: Backend> PoolCore<B> {
             let streams = registry.streams();
             let unused = streams.iter().filter(|core| core.state.lock().is_unused());
             let gone: Vec<_> = unused.filter_map(|core| registry.remove(core.id)).collect();
+            let mut central = self.central.lock();
+            gone.iter().for_each(|core| central.keep_counts(core));
             ((streams, gone), registry.is_empty())
         };
         // Outside the lock: the last reference lets the backend's stream go.

@@ -10,7 +10,7 @@ impl<B: Backend> PoolCore<B> {
     /// As [`quiesce_streams`](Self::quiesce_streams), and waits for the streams of other pools that free
     /// blocks of this one wait for: a synchronize of this pool's own context says nothing of them.
     pub(crate) fn quiesce_all(&self) -> Result<(), Error> {
-        self.quiesce_streams()?;
+        self.quiesce_streams(None)?;
         let mut skip: Vec<TimelineId> = Vec::new();
         // A block with several such free points waits for the first of them first.
         while let Some((timeline, epoch)) = self.pending_foreign(&skip) {

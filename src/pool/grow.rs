@@ -91,7 +91,7 @@ impl<B: Backend> PoolCore<B> {
     /// Notes how much is in use, with `more` that is about to be, and says it and the most that has been
     /// seen.
     fn see_in_use(&self, more: u64) -> (u64, u64) {
-        let in_use: u64 = self.streams().iter().map(|core| core.state.lock().in_use).sum();
+        let in_use: u64 = self.streams().iter().map(|core| core.state.lock().in_use()).sum();
         let in_use = in_use + more;
         let mut central = self.central.lock();
         central.peak_in_use = central.peak_in_use.max(in_use);

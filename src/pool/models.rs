@@ -140,7 +140,7 @@ fn free_against_synchronize() {
             })
         };
         let core = world.core();
-        core.quiesce_streams().expect("nothing fails");
+        core.quiesce_streams(None).expect("nothing fails");
         drain(&core, &a);
         let block = core.take_covered(&miss(&b));
         found.mark(block.is_some());

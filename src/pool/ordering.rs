@@ -8,6 +8,7 @@ use crate::fault::seeded;
 use crate::order::{Closed, Epoch, Evidence, Moment, Timeline, TimelineId};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
+use crate::quiescent::ScopeId;
 use crate::sync::Arc;
 
 /// From this many published events on, closing an epoch also asks the oldest ones, so that a stream
@@ -195,13 +196,17 @@ impl<B: Backend> PoolCore<B> {
 
     /// Everything that is queued on the pool's streams has finished when this returns `Ok`: their epochs
     /// up to now have completed. Streams that capture are left out.
-    pub(crate) fn quiesce_streams(&self) -> Result<(), Error> {
+    ///
+    /// Each stream counts frees for `scope`, if one is about to open, from here on: so that already the
+    /// first free on it takes the short way.
+    pub(crate) fn quiesce_streams(&self, scope: Option<ScopeId>) -> Result<(), Error> {
         let streams = self.streams();
+        streams.iter().for_each(|core| core.prefetch());
         let retired = self.central.lock().retired_by_now();
         if self.may_capture(&streams) {
             return self.quiesce_one_by_one(&streams, &retired);
         }
-        self.quiesce_context(&streams, &retired)
+        self.quiesce_context(&streams, &retired, scope)
     }
 
     /// Everything that is queued in the context has finished when this returns `Ok`, also on streams
@@ -212,30 +217,40 @@ impl<B: Backend> PoolCore<B> {
         if self.may_capture(&streams) {
             return Err(self.driver.seen_capturing("a stream of the context"));
         }
-        self.quiesce_context(&streams, &retired)
+        self.quiesce_context(&streams, &retired, None)
     }
 
     /// Whether a synchronize of the context might break a capture.
-    fn may_capture(&self, streams: &[Arc<StreamCore<B>>]) -> bool {
-        self.config.foreign_captures
-            || streams.iter().any(|core| self.driver.is_capturing(core.stream()))
+    pub(super) fn may_capture(&self, streams: &[Arc<StreamCore<B>>]) -> bool {
+        if self.config.foreign_captures {
+            return true;
+        }
+        streams.iter().any(|core| {
+            core.timeline.prefetch();
+            self.driver.is_capturing(core.stream())
+        })
     }
 
     fn quiesce_context(
         &self,
         streams: &[Arc<StreamCore<B>>],
         retired: &[Arc<Timeline<PooledEvent<B>>>],
+        scope: Option<ScopeId>,
     ) -> Result<(), Error> {
         let mut noted: Vec<(&Timeline<PooledEvent<B>>, Epoch)> = Vec::with_capacity(streams.len());
         for core in streams.iter() {
-            noted.push((&core.timeline, core.state.lock().advance()));
+            let mut state = core.state.lock();
+            if let Some(scope) = scope {
+                state.count_for(scope);
+            }
+            noted.push((&core.timeline, state.advance()));
         }
         noted.extend(retired.iter().filter_map(|own| Some((&**own, own.last()?))));
         self.driver.synchronize_context()?;
-        for (timeline, epoch) in noted {
-            let past = seeded!(CompletedPastSnapshot);
-            timeline.complete(if past { epoch.next() } else { epoch });
-        }
+        let past = seeded!(CompletedPastSnapshot);
+        let seen =
+            |(timeline, epoch): (_, Epoch)| (timeline, if past { epoch.next() } else { epoch });
+        Timeline::complete_all(noted.into_iter().map(seen));
         Ok(())
     }
 
@@ -266,60 +281,6 @@ impl<B: Backend> PoolCore<B> {
             }
         }
         Ok(())
-    }
-
-    /// At the end of a scope: closes each noted stream's epoch, asks its event once, and says which have
-    /// not finished.
-    pub(crate) fn settle_noted(&self, noted: impl Iterator<Item = TimelineId>) -> Vec<TimelineId> {
-        let _call = Call { pool: self };
-        if self.driver.lost().is_some() {
-            return noted.collect();
-        }
-        let streams = self.streams();
-        noted.filter(|id| !self.settle_one(*id, &streams)).collect()
-    }
-
-    fn settle_one(&self, id: TimelineId, streams: &[Arc<StreamCore<B>>]) -> bool {
-        // The walk is in the order of the timelines.
-        let own = streams.binary_search_by_key(&id, |core| core.id).ok();
-        let result = match own.filter(|at| streams[*at].pin()) {
-            Some(at) => {
-                let core = &streams[at];
-                let result = self
-                    .close_epoch(core, Moment::Early)
-                    .and_then(|closed| self.ask(&core.timeline, &closed));
-                core.unpin();
-                result
-            }
-            None => self.settle_elsewhere(id),
-        };
-        result.unwrap_or_else(|error| {
-            if !error.is_capture() {
-                self.driver.keep_error(error);
-            }
-            false
-        })
-    }
-
-    /// As [`settle_one`](Self::settle_one), for a stream of another pool or one that has left.
-    fn settle_elsewhere(&self, id: TimelineId) -> Result<bool, Error> {
-        match self.pin(id) {
-            Some(pin) => {
-                let closed = self.close_epoch(&pin.core, Moment::Early)?;
-                self.ask(&pin.core.timeline, &closed)
-            }
-            None => self.ask_retired(id),
-        }
-    }
-
-    /// Whether all of a timeline has finished whose stream has left: its last epoch is closed.
-    fn ask_retired(&self, id: TimelineId) -> Result<bool, Error> {
-        let timeline = self.central.lock().timelines.get(id).cloned();
-        let Some(timeline) = timeline else { return Ok(true) };
-        match timeline.latest() {
-            Some(closed) => Ok(self.ask(&timeline, &closed)? && timeline.is_over()),
-            None => Ok(timeline.is_over()),
-        }
     }
 
     /// Asks the oldest events of a timeline that has many.
@@ -388,7 +349,9 @@ impl<B: Backend> PoolCore<B> {
             self.order_after_now(&buffer.home, other)?;
         }
         if buffer.block.is_none() {
-            other.state.lock().take(0);
+            let mut state = other.state.lock();
+            state.take(0);
+            state.counters.moved += 1;
         } else {
             other.welcome(buffer.rounded(), false);
         }
@@ -397,7 +360,7 @@ impl<B: Backend> PoolCore<B> {
         let set = {
             let mut state = home.state.lock();
             let set = state.sets.remove(&buffer.address);
-            state.give(buffer.bytes());
+            state.give_unnoticed(buffer.bytes());
             if !buffer.block.is_none() {
                 state.forgo(buffer.rounded().bin);
             }

@@ -27,7 +27,7 @@ impl<B: Backend> PoolCore<B> {
             let handles = Arc::strong_count(stream.handle()) as u64 - 1;
             let mut state = core.state.lock();
             let (buffers, others) =
-                (state.live + state.named + state.pins, handles + state.handles - 1);
+                (state.live() + state.named + state.pins, handles + state.handles - 1);
             if (buffers > 0 && !seeded!(RetiredUnderBuffers)) || others > 0 {
                 drop(state);
                 drop(registry);
@@ -122,10 +122,7 @@ impl<B: Backend> PoolCore<B> {
             central.drain(core, 0);
             core.timeline.retire(closed);
             central.retired.push(Arc::clone(&core.timeline));
-            let counters = core.state.lock().counters;
-            central.past.hits += counters.hits;
-            central.past.misses += counters.misses;
-            central.past.peak_in_use = central.past.peak_in_use.max(counters.peak_in_use);
+            central.keep_counts(core);
             drop(central);
             let mut registry = self.registry.lock();
             let gone = registry.remove(core.id);

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use crossbeam_utils::CachePadded;
 
 use super::home::Home;
-use super::list::{FreeBlock, StreamList};
+use super::list::{FreeBlock, Room, StreamList};
+use super::tally::{Accounts, Tally};
 use crate::backend::{Backend, StreamIdentity};
 use crate::buffer::Buffer;
 use crate::fault::seeded;
@@ -13,6 +14,8 @@ use crate::heap::BlockId;
 use crate::heap::size_class::{Grains, Rounded};
 use crate::order::{Closed, Epoch, Frontier, Stamps, Taker, Timeline, TimelineId};
 use crate::pool::{PoolCore, PoolId, PooledEvent};
+use crate::prefetch::prefetch;
+use crate::quiescent::ScopeId;
 use crate::sync::{Arc, Lifetime, SpinLock};
 
 /// One stream of one pool.
@@ -20,7 +23,6 @@ pub(crate) struct StreamCore<B: Backend> {
     /// The small lock. It guards sections of a few dozen instructions, and no driver call. Streams are
     /// used by different threads: none shares a cache line with another's lock.
     pub(crate) state: CachePadded<SpinLock<StreamState<B>>>,
-    /// The timeline's and the pool's numbers: a free in a scope asks for both.
     pub(crate) id: TimelineId,
     pub(crate) pool_id: PoolId,
     pub(crate) timeline: Arc<Timeline<PooledEvent<B>>>,
@@ -31,18 +33,21 @@ pub(crate) struct StreamCore<B: Backend> {
     pub(super) lifetime: Lifetime,
 }
 
-/// What the small lock guards. What a free touches comes first and, with the lock and the list's map,
-/// fills one cache line.
+/// What the small lock guards. What a hit and a free touch comes first, and with the lock fills one cache
+/// line; what a scope touches and the list's map fill the next, and the bins begin on the third.
 #[repr(C)]
 pub(crate) struct StreamState<B: Backend> {
     /// The reasons why an allocation or a free cannot take the short way; none is the usual case.
     pub(crate) detours: Detours,
     /// The epoch that frees are stamped with.
     pub(crate) open: Epoch,
-    /// Buffers whose home this is.
-    pub(crate) live: u64,
-    /// Bytes in buffers whose home this is.
-    pub(crate) in_use: u64,
+    /// Buffers that left, freed or moved to another stream.
+    freed: Tally,
+    /// The scope whose frees `freed` is counting now; none when it is nobody's.
+    scope: ScopeId,
+    /// Buffers that came: from the list, by the long way, or moved from another stream.
+    taken: Tally,
+    accounts: Accounts,
     pub(crate) list: StreamList,
     pub(crate) counters: StreamCounters,
     /// Entries of `use_on` sets that name this stream.
@@ -61,10 +66,10 @@ pub(crate) struct StreamState<B: Backend> {
 /// What one stream counts, under its lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamCounters {
-    /// Allocations from the list.
-    pub(crate) hits: u64,
     /// Allocations by the long way.
     pub(crate) misses: u64,
+    /// Buffers that came from another stream.
+    pub(crate) moved: u64,
     /// The most bytes that have been in buffers whose home this is.
     pub(crate) peak_in_use: u64,
 }
@@ -111,8 +116,10 @@ impl<B: Backend> StreamState<B> {
         StreamState {
             detours,
             open: Epoch::FIRST,
-            live: 0,
-            in_use: 0,
+            freed: Tally::default(),
+            scope: ScopeId::NONE,
+            taken: Tally::default(),
+            accounts: Accounts::default(),
             list: StreamList::new(),
             counters: StreamCounters::default(),
             named: 0,
@@ -134,22 +141,74 @@ impl<B: Backend> StreamState<B> {
     /// Counts one more buffer of `bytes` bytes.
     #[inline]
     pub(crate) fn take(&mut self, bytes: u64) {
-        self.live += 1;
-        self.in_use += bytes;
-        self.counters.peak_in_use = self.counters.peak_in_use.max(self.in_use);
+        self.taken.add_one(bytes);
+        self.counters.peak_in_use = self.counters.peak_in_use.max(self.in_use());
     }
 
-    /// Counts one buffer of `bytes` bytes less.
+    /// Counts a buffer of `bytes` bytes that is freed: for the scope whose turn it is.
     #[inline]
     pub(crate) fn give(&mut self, bytes: u64) {
-        self.live -= 1;
-        self.in_use -= bytes;
+        self.freed.add_one(bytes);
+    }
+
+    /// Counts a buffer of `bytes` bytes that leaves the stream, or holds no memory: no scope hears of it.
+    pub(crate) fn give_unnoticed(&mut self, bytes: u64) {
+        self.freed.add_one(bytes);
+        self.accounts.overlook(bytes);
+    }
+
+    /// Buffers whose home this is.
+    pub(crate) fn live(&self) -> u64 {
+        self.taken.since(self.freed).buffers
+    }
+
+    /// Bytes in buffers whose home this is.
+    #[inline]
+    pub(crate) fn in_use(&self) -> u64 {
+        self.taken.since(self.freed).bytes
+    }
+
+    /// Allocations from the list.
+    pub(crate) fn hits(&self) -> u64 {
+        self.taken.buffers.wrapping_sub(self.counters.misses + self.counters.moved)
+    }
+
+    /// Whether a free in `scope` can take the short way.
+    #[inline]
+    pub(crate) fn takes_frees_of(&self, scope: ScopeId) -> bool {
+        self.detours.none() && self.scope == scope
+    }
+
+    /// From here on frees count for `scope`.
+    pub(crate) fn count_for(&mut self, scope: ScopeId) {
+        if self.scope != scope {
+            self.accounts.turn(self.scope, self.freed);
+            self.scope = scope;
+        }
+    }
+
+    /// What was freed in a scope, which has ended.
+    pub(crate) fn close_account(&mut self, scope: ScopeId) -> Tally {
+        let turn = match self.scope == scope {
+            true => {
+                self.scope = ScopeId::NONE;
+                self.accounts.end_turn(self.freed)
+            }
+            false => Tally::default(),
+        };
+        self.accounts.close(scope, turn)
+    }
+
+    /// What was freed in each scope that has not ended: the stream leaves.
+    pub(crate) fn close_accounts(&mut self) -> Vec<(ScopeId, Tally)> {
+        self.count_for(ScopeId::NONE);
+        self.accounts.close_all()
     }
 
     /// Puts a free block on the list, stamped with the open epoch.
     #[inline]
     pub(crate) fn put(&mut self, bin: u8, block: BlockId, address: u64, size: Grains) {
-        self.list.push(bin, FreeBlock { address, epoch: self.open, block, size });
+        self.list.push(bin, FreeBlock { address, block, epoch: self.open.short() }, size);
     }
 
     /// A block in a buffer of this stream will not come back to its list.
@@ -159,7 +218,7 @@ impl<B: Backend> StreamState<B> {
 
     /// Whether nothing keeps the stream in the pool.
     pub(crate) fn is_unused(&self) -> bool {
-        self.handles == 0 && self.live == 0 && self.named == 0 && self.pins == 0
+        self.handles == 0 && self.live() == 0 && self.named == 0 && self.pins == 0
     }
 }
 
@@ -198,7 +257,6 @@ impl<B: Backend> StreamCore<B> {
         }
         let free = state.list.pop(size, align)?;
         state.take(size.bytes);
-        state.counters.hits += 1;
         Some(Buffer::new(Home::new(self), free.block, free.address, size, len))
     }
 
@@ -211,16 +269,31 @@ impl<B: Backend> StreamCore<B> {
                 match state.list.expect(size.bin) {
                     Ok(()) => {
                         state.take(size.bytes);
-                        state.counters.misses += u64::from(missed);
+                        let counter = match missed {
+                            true => &mut state.counters.misses,
+                            false => &mut state.counters.moved,
+                        };
+                        *counter += 1;
                         return;
                     }
                     Err(capacity) => capacity,
                 }
             };
-            let larger = Vec::with_capacity(capacity);
+            let larger = Room::new(size.bin, capacity);
             let smaller = self.state.lock().list.exchange(size.bin, larger);
             drop(smaller);
         }
+    }
+
+    /// Fetches what a walk over all streams reads: one after another, each would be waited for. Of the
+    /// state it is the first two lines.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        let state = &raw const self.state;
+        prefetch(state);
+        prefetch(state.cast::<u8>().wrapping_add(64));
+        prefetch(&raw const self.timeline);
+        prefetch(&raw const self.stream);
     }
 
     /// What its next operation is ordered after.
@@ -255,6 +328,11 @@ impl<B: Backend> StreamCore<B> {
         true
     }
 
+    /// Whether the stream leaves the pool, or has left.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.state.lock().detours.has(Detours::RETIRED)
+    }
+
     /// Counts one driver call less. The caller holds the core by other means.
     pub(crate) fn unpin(&self) {
         let mut state = self.state.lock();
@@ -274,18 +352,19 @@ impl<B: Backend> StreamCore<B> {
 
     /// Moves the blocks of at least `bytes` bytes from the list through `each`, with their free points.
     pub(crate) fn drain(&self, bytes: u64, mut each: impl FnMut(BlockId, Stamps)) {
-        let mut drained: Vec<FreeBlock> = Vec::new();
+        let mut drained: Vec<(BlockId, Epoch)> = Vec::new();
         {
             let mut state = self.state.lock();
             if !state.list.may_hold(bytes.max(1)) {
                 return;
             }
             // `each` may be slow and runs unlocked.
-            state.list.drain(bytes, |free| drained.push(free));
+            let open = state.open;
+            state.list.drain(bytes, |free| drained.push((free.block, open.widened(free.epoch))));
         }
         let id = self.id;
-        for free in drained {
-            each(free.block, Stamps::of(id, free.epoch));
+        for (block, epoch) in drained {
+            each(block, Stamps::of(id, epoch));
         }
     }
 }

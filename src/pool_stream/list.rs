@@ -6,65 +6,93 @@
 //! long way, so that neither a hit nor a free ever asks the host's allocator.
 
 use crate::heap::BlockId;
-use crate::heap::size_class::{BINS, Grains, ROUNDED_MAX, Rounded, bin_of};
-use crate::order::Epoch;
+use crate::heap::size_class::{BINS, Grains, ROUNDED_BINS, ROUNDED_MAX, Rounded, bin_of};
+use crate::order::ShortEpoch;
+use crate::prefetch::prefetch;
 
-/// How many blocks of a bin are looked at for one of the exact size. Above 1 MiB a bin holds blocks of
-/// several sizes, and a block serves only its own size: the heap splits, a list does not.
+/// How many blocks of a bin are looked at for one that fits. Above 1 MiB a bin holds blocks of several
+/// sizes, and a block serves only its own size: the heap splits, a list does not.
 const LOOKS: usize = 8;
-/// Bins are allocated this many at a time, when the first is needed.
-const GROUP: usize = 8;
 
 const WORDS: usize = BINS.div_ceil(64);
 
-/// A free block on a list.
+/// A free block on a list. A clear writes thousands of these: they are kept small.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FreeBlock {
     pub(crate) address: u64,
-    /// The epoch of the stream that was open when it was freed.
-    pub(crate) epoch: Epoch,
     pub(crate) block: BlockId,
-    pub(crate) size: Grains,
+    /// The epoch of the stream that was open when it was freed.
+    pub(crate) epoch: ShortEpoch,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Bin {
     blocks: Vec<FreeBlock>,
     /// Blocks of this bin that are here, or in buffers of the stream and will come back here.
     owned: usize,
 }
 
-/// The free blocks of one stream.
+/// The free blocks of one stream. The bins lie in it, not behind a pointer: after the lock, a push and a
+/// pop wait for as few loads that depend on each other as can be. The map comes first, on the lock's
+/// line or the next.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct StreamList {
     /// Which bins are not empty.
     filled: [u64; WORDS],
-    groups: [Option<Box<[Bin; GROUP]>>; BINS.div_ceil(GROUP)],
+    bins: [Bin; BINS],
+    /// The sizes of the blocks in each bin that holds several sizes.
+    sizes: [Vec<Grains>; BINS - ROUNDED_BINS],
+}
+
+/// Memory for a bin's blocks.
+#[derive(Debug)]
+pub(crate) struct Room {
+    blocks: Vec<FreeBlock>,
+    sizes: Vec<Grains>,
+}
+
+impl Room {
+    /// Room for so many blocks of a bin.
+    pub(super) fn new(bin: u8, blocks: usize) -> Room {
+        let sizes = if usize::from(bin) < ROUNDED_BINS { 0 } else { blocks };
+        Room { blocks: Vec::with_capacity(blocks), sizes: Vec::with_capacity(sizes) }
+    }
 }
 
 impl StreamList {
     pub(super) fn new() -> StreamList {
-        StreamList { filled: [0; WORDS], groups: [const { None }; BINS.div_ceil(GROUP)] }
+        StreamList {
+            filled: [0; WORDS],
+            bins: [const { Bin { blocks: Vec::new(), owned: 0 } }; BINS],
+            sizes: [const { Vec::new() }; BINS - ROUNDED_BINS],
+        }
     }
 
     /// Takes a block of exactly the rounded size.
     #[inline]
     pub(super) fn pop(&mut self, size: Rounded, align: u64) -> Option<FreeBlock> {
         let bin = usize::from(size.bin);
-        let blocks = &mut self.groups[bin / GROUP].as_mut()?[bin % GROUP].blocks;
-        let wanted = Grains::of(size.bytes);
-        let fits = |free: &FreeBlock| free.size == wanted && free.address & (align - 1) == 0;
+        let blocks = &mut self.bins[bin].blocks;
+        let aligned = |free: &FreeBlock| free.address & (align - 1) == 0;
         let free = match blocks.last() {
-            Some(free) if fits(free) => blocks.pop()?,
+            Some(free) if bin < ROUNDED_BINS && aligned(free) => blocks.pop()?,
             Some(_) => {
                 let from = blocks.len().saturating_sub(LOOKS);
-                let at = from + blocks[from..].iter().rposition(fits)?;
+                let wanted = Grains::of(size.bytes);
+                let sizes = bin.checked_sub(ROUNDED_BINS).map(|at| &mut self.sizes[at]);
+                let fits = |at: &usize| {
+                    aligned(&blocks[*at]) && sizes.as_ref().is_none_or(|own| own[*at] == wanted)
+                };
+                let at = (from..blocks.len()).rev().find(fits)?;
+                if let Some(sizes) = sizes {
+                    sizes.remove(at);
+                }
                 blocks.remove(at)
             }
             None => return None,
         };
-        prefetch(blocks.as_ptr().wrapping_add(blocks.len()).wrapping_sub(AHEAD));
+        prefetch(blocks.as_ptr().wrapping_add(blocks.len()).wrapping_sub(1));
         if blocks.is_empty() {
             self.filled[bin / 64] &= !(1 << (bin % 64));
         }
@@ -74,25 +102,26 @@ impl StreamList {
     /// Puts a block back that came from this stream. There is room, because it was made when the block
     /// came.
     #[inline]
-    pub(super) fn push(&mut self, bin: u8, free: FreeBlock) {
+    pub(super) fn push(&mut self, bin: u8, free: FreeBlock, size: Grains) {
         let bin = usize::from(bin);
-        let blocks = &mut self.bin(bin).blocks;
+        let blocks = &mut self.bins[bin].blocks;
         let first = blocks.is_empty();
-        let room = blocks.spare_capacity_mut().first_mut();
-        room.expect("room was made for a block when it came to its stream").write(free);
-        // SAFETY: the element behind the last was just written, and is within the capacity.
-        unsafe { blocks.set_len(blocks.len() + 1) };
-        prefetch(blocks.as_ptr().wrapping_add(blocks.len()).wrapping_add(AHEAD));
+        push_within(blocks, free);
+        // The next one goes to the same line, or to one that has left the cache when this stream's turn
+        // comes again.
+        prefetch(blocks.as_ptr().wrapping_add(blocks.len()));
+        if bin >= ROUNDED_BINS {
+            push_within(&mut self.sizes[bin - ROUNDED_BINS], size);
+        }
         if first {
             self.filled[bin / 64] |= 1 << (bin % 64);
         }
     }
 
-    /// A block of this bin comes to the stream by the long way; or says how large the vector must be
+    /// A block of this bin comes to the stream by the long way; or says for how many the room must be
     /// that [`exchange`](Self::exchange) brings first, made outside the lock.
     pub(super) fn expect(&mut self, bin: u8) -> Result<(), usize> {
-        let bin = usize::from(bin);
-        let own = &mut self.groups[bin / GROUP].get_or_insert_default()[bin % GROUP];
+        let own = &mut self.bins[usize::from(bin)];
         let needed = own.owned + 1;
         if own.blocks.capacity() < needed {
             return Err(needed.next_power_of_two().max(4));
@@ -101,19 +130,23 @@ impl StreamList {
         Ok(())
     }
 
-    /// Moves a bin's blocks into a larger vector, and gives the old one back.
-    pub(super) fn exchange(&mut self, bin: u8, mut larger: Vec<FreeBlock>) -> Vec<FreeBlock> {
-        let own = self.bin(usize::from(bin));
-        if larger.capacity() > own.blocks.capacity() {
-            larger.append(&mut own.blocks);
-            std::mem::swap(&mut larger, &mut own.blocks);
+    /// Moves a bin's blocks into a larger room, and gives the old one back.
+    pub(super) fn exchange(&mut self, bin: u8, mut larger: Room) -> Room {
+        let own = &mut self.bins[usize::from(bin)].blocks;
+        if larger.blocks.capacity() > own.capacity() {
+            larger.blocks.append(own);
+            std::mem::swap(&mut larger.blocks, own);
+            if let Some(at) = usize::from(bin).checked_sub(ROUNDED_BINS) {
+                larger.sizes.append(&mut self.sizes[at]);
+                std::mem::swap(&mut larger.sizes, &mut self.sizes[at]);
+            }
         }
         larger
     }
 
     /// A block of this bin will not come back to this stream.
     pub(super) fn forgo(&mut self, bin: u8) {
-        self.bin(usize::from(bin)).owned -= 1;
+        self.bins[usize::from(bin)].owned -= 1;
     }
 
     /// Takes every block of at least `bytes` bytes, those of each bin in the order of their frees.
@@ -123,19 +156,29 @@ impl StreamList {
             if self.filled[bin / 64] & (1 << (bin % 64)) == 0 {
                 continue;
             }
-            let own = self.bin(bin);
-            let (before, blocks) = (own.blocks.len(), &mut own.blocks);
-            // A bin's smallest blocks may be too small; in a rounding bin all are of one size.
-            if bin == from && bytes > ROUNDED_MAX {
-                blocks.retain(|free| {
-                    let stays = free.size.bytes() < bytes;
-                    if !stays {
-                        each(*free);
+            let own = &mut self.bins[bin];
+            let before = own.blocks.len();
+            let sizes = bin.checked_sub(ROUNDED_BINS).map(|at| &mut self.sizes[at]);
+            match sizes {
+                // A bin's smallest blocks may be too small.
+                Some(sizes) if bin == from && bytes > ROUNDED_MAX => {
+                    let mut at = 0;
+                    own.blocks.retain(|free| {
+                        let stays = sizes[at].bytes() < bytes;
+                        at += 1;
+                        if !stays {
+                            each(*free);
+                        }
+                        stays
+                    });
+                    sizes.retain(|size| size.bytes() < bytes);
+                }
+                sizes => {
+                    own.blocks.drain(..).for_each(&mut each);
+                    if let Some(sizes) = sizes {
+                        sizes.clear();
                     }
-                    stays
-                });
-            } else {
-                blocks.drain(..).for_each(&mut each);
+                }
             }
             own.owned -= before - own.blocks.len();
             if own.blocks.is_empty() {
@@ -150,48 +193,35 @@ impl StreamList {
         let first = self.filled[from / 64] & (u64::MAX << (from % 64));
         first != 0 || self.filled[from / 64 + 1..].iter().any(|word| *word != 0)
     }
-
-    #[inline]
-    fn bin(&mut self, bin: usize) -> &mut Bin {
-        let group = self.groups[bin / GROUP].as_mut();
-        &mut group.expect("a bin that blocks come back to is there")[bin % GROUP]
-    }
 }
 
-/// How many blocks ahead of a stack's top memory is fetched: a clear goes round many streams, so that
-/// the top of each has left the cache when its turn comes.
-const AHEAD: usize = 2;
-
-/// Fetches a slot that is likely to be used soon.
+/// Pushes an element for which there is room.
 #[inline]
-fn prefetch(slot: *const FreeBlock) {
-    // SAFETY: a prefetch is a hint: it reads nothing that the program can see, and faults on no address.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(slot.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = slot;
+fn push_within<T>(elements: &mut Vec<T>, element: T) {
+    let room = elements.spare_capacity_mut().first_mut();
+    room.expect("room was made for a block when it came to its stream").write(element);
+    // SAFETY: the element behind the last was just written, and is within the capacity.
+    unsafe { elements.set_len(elements.len() + 1) };
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::heap::size_class::round;
+    use crate::order::Epoch;
 
-    fn free(address: u64, bytes: u64) -> FreeBlock {
-        FreeBlock { address, size: Grains::of(bytes), epoch: Epoch::FIRST, block: BlockId::LOWEST }
+    fn free(address: u64) -> FreeBlock {
+        FreeBlock { address, block: BlockId::LOWEST, epoch: Epoch::FIRST.short() }
     }
 
     /// A block of this size comes to the list by the long way, and is freed.
     fn put(list: &mut StreamList, address: u64, bytes: u64) {
         let bin = round(bytes).expect("not too large").bin;
         if let Err(capacity) = list.expect(bin) {
-            list.exchange(bin, Vec::with_capacity(capacity));
+            list.exchange(bin, Room::new(bin, capacity));
             list.expect(bin).expect("there is room now");
         }
-        list.push(bin, free(address, bytes));
+        list.push(bin, free(address), Grains::of(bytes));
     }
 
     #[test]
@@ -243,19 +273,19 @@ mod tests {
         let bin = size.bin;
         for _ in 0..100 {
             if let Err(capacity) = list.expect(bin) {
-                list.exchange(bin, Vec::with_capacity(capacity));
+                list.exchange(bin, Room::new(bin, capacity));
                 list.expect(bin).expect("there is room now");
             }
         }
-        let room = list.bin(usize::from(bin)).blocks.capacity();
+        let room = list.bins[usize::from(bin)].blocks.capacity();
         for at in 0..100 {
-            list.push(bin, free(at << 20, 512));
+            list.push(bin, free(at << 20), Grains::of(512));
         }
         for _ in 0..100 {
             list.pop(size, 256).expect("100 blocks are there");
         }
-        (0..99).for_each(|at| list.push(bin, free(at << 20, 512)));
+        (0..99).for_each(|at| list.push(bin, free(at << 20), Grains::of(512)));
         list.forgo(bin);
-        assert_eq!(list.bin(usize::from(bin)).blocks.capacity(), room);
+        assert_eq!(list.bins[usize::from(bin)].blocks.capacity(), room);
     }
 }

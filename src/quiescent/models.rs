@@ -1,6 +1,6 @@
 //! Models of the scope's flag: it belongs to one thread and one pool, and it counts.
 
-use super::{QuiescentScope, any_open, is_open};
+use super::{QuiescentScope, ScopeId, innermost, is_open};
 use crate::models::{Block, Stream, World, free, no_hazards};
 use crate::pool::PoolCore;
 use crate::sim::SimDevice;
@@ -8,7 +8,7 @@ use crate::sync::model::{check, spawn};
 use crate::sync::{Arc, CallPoint};
 
 fn open(core: &Arc<PoolCore<SimDevice>>) -> QuiescentScope<SimDevice> {
-    QuiescentScope::open(Arc::clone(core))
+    QuiescentScope::open(Arc::clone(core), ScopeId::fresh())
 }
 
 /// A stream whose every free records an event, and a buffer of it.
@@ -36,7 +36,7 @@ fn the_flag_is_the_threads_own() {
             let (device, b, turn) = (world.device.clone(), b.clone(), Arc::clone(&turn));
             spawn(move || {
                 turn.reach();
-                assert!(!any_open(), "another thread's scope is open here");
+                assert!(!innermost().is_some(), "another thread's scope is open here");
                 let before = b.core.state.lock().open;
                 free(&device, other);
                 assert!(b.core.state.lock().open > before, "a free has not closed its epoch");
@@ -52,7 +52,7 @@ fn the_flag_is_the_threads_own() {
         freeing.join();
         assert_eq!((report.freed, report.clean, report.deferred), (1, 1, 0));
         assert_eq!(records(&world) - before, 2, "one for each stream");
-        assert!(!any_open());
+        assert!(!innermost().is_some());
         world.end([a, b]);
     });
 }
@@ -69,7 +69,7 @@ fn scopes_nest() {
                 let (device, turn) = (world.device.clone(), Arc::clone(&turn));
                 spawn(move || {
                     turn.reach();
-                    assert!(!any_open(), "another thread's scope is open here");
+                    assert!(!innermost().is_some(), "another thread's scope is open here");
                     free(&device, other);
                 })
             };
@@ -84,7 +84,7 @@ fn scopes_nest() {
             assert_eq!(a.core.state.lock().open, before, "a free in a scope has closed its epoch");
             let last = last.finish();
             assert_eq!((first.freed, last.freed), (0, 1));
-            assert!(!any_open());
+            assert!(!innermost().is_some());
             drop(core);
             freeing.join();
             world.end([a, b]);
@@ -108,7 +108,7 @@ fn the_flag_is_the_pools_own() {
                 assert!(is_open(other.id) && !is_open(core.id));
                 drop(scope);
                 turn.reach();
-                assert!(!any_open());
+                assert!(!innermost().is_some());
             })
         };
         turn.reach();
@@ -151,9 +151,9 @@ fn a_forgotten_scope_ends_with_its_thread() {
             })
         };
         turn.reach();
-        assert!(!any_open(), "another thread's scope is open here");
+        assert!(!innermost().is_some(), "another thread's scope is open here");
         forgetting.join();
-        assert!(!any_open(), "the flag outlives its thread");
+        assert!(!innermost().is_some(), "the flag outlives its thread");
         drop(core);
         let block = world.used_block(&a);
         free(&world.device, block);

@@ -9,11 +9,12 @@ use crate::state::Driver;
 use crate::stream::{Mark, Op, StreamId};
 
 /// What an event stands for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Record {
     /// Never recorded: that counts as complete.
     Never,
-    Ordinary(Mark),
+    /// These places: one on a stream, or one on each stream of a context.
+    Ordinary(Vec<Mark>),
     /// Recorded inside a capture, on that stream: no work stands behind it.
     Captured(CaptureId, StreamId),
 }
@@ -69,7 +70,7 @@ impl Driver {
             None => {
                 // Behind an operation of its own, so that the legacy stream's barriers count too.
                 self.enqueue(stream, Op::Kernel);
-                Record::Ordinary(self.streams.tail(stream))
+                Record::Ordinary(vec![self.streams.tail(stream)])
             }
         };
         if let Some(event) = self.events.all.get_mut(&handle) {
@@ -78,23 +79,36 @@ impl Driver {
         Ok(())
     }
 
-    /// The place that a query or a synchronize of the event asks about.
-    pub(crate) fn ask_event(&mut self, handle: usize) -> Outcome<Option<Mark>> {
-        match self.event(handle)?.record {
+    /// No capture of the context survives it.
+    pub(crate) fn record_context(&mut self, handle: usize, context: usize) -> Outcome {
+        if self.event(handle)?.context != context {
+            return Err(Code::INVALID_HANDLE);
+        }
+        self.ask_context(context)?;
+        let tails = self.streams.tails(context);
+        if let Some(event) = self.events.all.get_mut(&handle) {
+            event.record = Record::Ordinary(tails);
+        }
+        Ok(())
+    }
+
+    /// The places that a query or a synchronize of the event asks about.
+    pub(crate) fn ask_event(&mut self, handle: usize) -> Outcome<Vec<Mark>> {
+        match self.event(handle)?.record.clone() {
             Record::Captured(capture, _) if self.is_active(capture) => {
                 self.invalidate(capture);
                 Err(Code::CAPTURED_EVENT)
             }
             Record::Captured(..) => Err(Code::INVALID_VALUE),
-            Record::Ordinary(mark) => self.potentially_unsafe().map(|()| Some(mark)),
-            Record::Never => self.potentially_unsafe().map(|()| None),
+            Record::Ordinary(marks) => self.potentially_unsafe().map(|()| marks),
+            Record::Never => self.potentially_unsafe().map(|()| Vec::new()),
         }
     }
 
     pub(crate) fn wait_for_event(&mut self, stream: StreamId, handle: usize) -> Outcome {
         self.legacy_is_free(stream)?;
         let capturing = self.capturing(stream)?;
-        match (self.event(handle)?.record, capturing) {
+        match (self.event(handle)?.record.clone(), capturing) {
             (Record::Captured(from, source), _) if self.is_active(from) => {
                 self.join_capture(stream, from, source)
             }
@@ -103,8 +117,10 @@ impl Driver {
                 self.invalidate(capture);
                 Err(Code::STREAM_CAPTURE_ISOLATION)
             }
-            (Record::Ordinary(mark), None) => {
-                self.enqueue(stream, Op::Wait(mark));
+            (Record::Ordinary(marks), None) => {
+                for mark in marks {
+                    self.enqueue(stream, Op::Wait(mark));
+                }
                 Ok(())
             }
             (Record::Never, _) => Ok(()),

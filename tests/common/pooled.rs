@@ -1,4 +1,4 @@
-//! A pool on the stand-in's first device, and what its log says of ordering.
+//! A pool on the first CUDA device: a real one, or the stand-in's.
 
 // Each test program uses a part of this.
 #![allow(dead_code)]
@@ -8,8 +8,6 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaStream};
 use streampool::PoolStream;
 use streampool::cuda::{CudaBackend, CudaPool};
-
-use crate::standin::{Logged, Standin};
 
 /// A context, a pool of it, and one stream that is registered.
 pub(crate) struct Pooled {
@@ -43,53 +41,4 @@ impl Pooled {
     pub(crate) fn stranger(&self) -> Arc<CudaStream> {
         self.context.new_stream().unwrap()
     }
-}
-
-/// A call that orders work or moves it: what remains of a log without the calls that only look or
-/// prepare.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
-    /// An event was recorded on this stream.
-    Record(usize),
-    /// This stream was made to wait for the event that was last recorded on the other.
-    Wait(usize, usize),
-    /// The host waited for the event that was last recorded on this stream.
-    Synchronize(usize),
-    /// The host waited for the context.
-    SynchronizeContext,
-    /// Another call, on this stream.
-    Call(String, usize),
-}
-
-/// Takes the log out, and says what it did.
-pub(crate) fn effects(standin: &Standin) -> Vec<Effect> {
-    let mut recorded = std::collections::BTreeMap::new();
-    let mut all = Vec::new();
-    for Logged { name, stream, event, code, .. } in standin.log() {
-        let source = recorded.get(&event).copied().unwrap_or(0);
-        match name.as_str() {
-            "cuCtxGetCurrent"
-            | "cuCtxSetCurrent"
-            | "cuThreadExchangeStreamCaptureMode"
-            | "cuStreamIsCapturing"
-            | "cuEventCreate"
-            | "cuEventDestroy_v2"
-            | "cuEventQuery" => {}
-            _ if code != 0 => all.push(Effect::Call(format!("{name}: {code}"), stream)),
-            "cuEventRecord" => {
-                recorded.insert(event, stream);
-                all.push(Effect::Record(stream));
-            }
-            "cuStreamWaitEvent" => all.push(Effect::Wait(stream, source)),
-            "cuEventSynchronize" => all.push(Effect::Synchronize(source)),
-            "cuCtxSynchronize" => all.push(Effect::SynchronizeContext),
-            _ => all.push(Effect::Call(name, stream)),
-        }
-    }
-    all
-}
-
-/// A stream's handle, as the log has it.
-pub(crate) fn handle(stream: &CudaStream) -> usize {
-    stream.cu_stream().addr()
 }

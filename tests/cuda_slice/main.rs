@@ -3,6 +3,8 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "../common/effects.rs"]
+mod effects;
 #[path = "../common/pooled.rs"]
 mod pooled;
 #[path = "../common/standin.rs"]
@@ -20,7 +22,8 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, DriverError, result, sys};
 use streampool::cuda::{CudaBackend, CudaPool, PooledSlice};
 
-use pooled::{Effect, Pooled, effects, handle};
+use effects::{Effect, effects, handle};
+use pooled::Pooled;
 use standin::standin;
 use sys::CUresult as Code;
 use sys::CUstreamCaptureMode as Mode;

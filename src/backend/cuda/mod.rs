@@ -58,6 +58,8 @@ pub struct CudaBackend {
     number: ManuallyDrop<ContextNumber>,
     /// The unit of virtual memory in bytes, where it is used.
     granularity: Option<u64>,
+    /// `cuCtxRecordEvent`, where the driver has it (CUDA 12.5).
+    record_context: Option<RecordContext>,
     /// Whether network cards may read and write the device's virtual memory directly.
     gpu_direct_rdma: bool,
 }
@@ -111,6 +113,7 @@ impl CudaBackend {
             context: ManuallyDrop::new(Arc::clone(context)),
             number: ManuallyDrop::new(ContextNumber::of(context.cu_ctx())),
             granularity: None,
+            record_context: find_record_context(),
             gpu_direct_rdma: false,
         };
         use sys::CUdevice_attribute_enum as Attribute;
@@ -237,12 +240,44 @@ fn open_context(ordinal: usize) -> Result<Arc<CudaContext>, CudaError> {
     context
 }
 
-/// What [`driver_is_present`] finds when cudarc was built to link the driver, and so has no such
-/// function: a program that was linked against the driver does not start without it.
-#[allow(dead_code, reason = "used only where cudarc has no function of that name")]
+/// What is found in the place of two functions when cudarc was built to link the driver, and so does not
+/// have them.
+#[allow(dead_code, reason = "used only where cudarc has no functions of these names")]
 mod linked {
+    /// A program that was linked against the driver does not start without it.
     pub(super) unsafe fn is_culib_present() -> bool {
         true
+    }
+
+    /// A library of which nothing is known.
+    pub(super) struct Unknown;
+
+    impl Unknown {
+        pub(super) unsafe fn get<T>(&self, _name: &[u8]) -> Result<Box<T>, ()> {
+            Err(())
+        }
+    }
+
+    pub(super) unsafe fn culib() -> Unknown {
+        Unknown
+    }
+}
+
+type RecordContext = unsafe extern "C" fn(sys::CUcontext, sys::CUevent) -> sys::CUresult;
+
+/// The driver's `cuCtxRecordEvent`, if it has one. cudarc declares it for some CUDA versions only, and
+/// panics where the driver is older; so it is asked for by name, once there is a driver.
+fn find_record_context() -> Option<RecordContext> {
+    #[allow(unused_imports, reason = "used only where the inner import has no such name")]
+    use linked::*;
+    {
+        #[allow(unused_imports, reason = "used only where cudarc loads the driver itself")]
+        use cudarc::driver::sys::*;
+        // SAFETY: sound because a context exists, so that the library has been loaded before.
+        let library = unsafe { culib() };
+        // SAFETY: sound because the driver's function of this name has had this type since it came.
+        let found = unsafe { library.get::<RecordContext>(b"cuCtxRecordEvent\0") };
+        found.ok().map(|function| *function)
     }
 }
 

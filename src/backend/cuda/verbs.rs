@@ -262,6 +262,17 @@ unsafe impl Backend for CudaBackend {
         })
     }
 
+    /// Since CUDA 12.5. In relaxed mode, for the sake of captures on other devices. It breaks those of
+    /// this context all the same.
+    fn record_context(&self, event: &Event) -> Result<bool, CudaError> {
+        let Some(record) = self.record_context else { return Ok(false) };
+        self.call(Captures::Spared, "cuCtxRecordEvent", || {
+            // SAFETY: sound because the context and the event live while their values do.
+            unsafe { record(self.context.cu_ctx(), event.0) }
+        })?;
+        Ok(true)
+    }
+
     fn wait(&self, stream: &Arc<CudaStream>, event: &Event) -> Result<(), CudaError> {
         // In the stream's own context, because the stream may be another device's legacy stream.
         call_in(stream.context(), Captures::Unaffected, "cuStreamWaitEvent", || {

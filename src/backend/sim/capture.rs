@@ -124,6 +124,11 @@ pub(super) struct Captures {
 }
 
 impl Captures {
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        !self.active.is_empty()
+    }
+
     pub(super) fn is_active(&self, id: CaptureId) -> bool {
         self.active.contains_key(&id)
     }

@@ -22,6 +22,8 @@ pub struct SimConfig {
     /// The unit of virtual memory in bytes, a power of two of at least 256; `None` for a device
     /// without virtual memory.
     pub granularity: Option<u64>,
+    /// Whether an event can be recorded on the whole context (CUDA: since 12.5).
+    pub context_events: bool,
     /// In which order operations execute.
     pub schedule: Schedule,
     /// What calls cost in virtual time.
@@ -42,6 +44,7 @@ impl Default for SimConfig {
             seed: 0,
             memory_bytes: 141 << 30,
             granularity: Some(2 << 20),
+            context_events: true,
             schedule: Schedule::Timed,
             costs: Costs::default(),
             check: true,
@@ -89,6 +92,8 @@ pub struct Costs {
     pub destroy_event: u64,
     /// Record an event.
     pub record: u64,
+    /// Record an event on the whole context.
+    pub record_context: u64,
     /// Make a stream wait.
     pub wait: u64,
     /// Query an event that has finished.
@@ -133,6 +138,7 @@ impl Costs {
             create_event: 0,
             destroy_event: 0,
             record: 0,
+            record_context: 0,
             wait: 0,
             query_finished: 0,
             query_pending: 0,
@@ -159,6 +165,7 @@ impl Costs {
             Call::CreateEvent => self.create_event,
             Call::DestroyEvent => self.destroy_event,
             Call::Record => self.record,
+            Call::RecordContext => self.record_context,
             Call::Wait => self.wait,
             Call::Query => self.query_pending,
             Call::SynchronizeEvent | Call::SynchronizeContext => self.synchronize,
@@ -192,6 +199,7 @@ impl Default for Costs {
             create_event: 85,
             destroy_event: 84,
             record: 165,
+            record_context: 811,
             wait: 137,
             query_finished: 152,
             query_pending: 130,

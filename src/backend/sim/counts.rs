@@ -61,6 +61,8 @@ calls! {
     DestroyEvent, event_destroys, "destroy event";
     /// Record an event on a stream.
     Record, event_records, "record event";
+    /// Record an event on the whole context.
+    RecordContext, context_records, "record event on the context";
     /// Make a stream wait for an event.
     Wait, stream_waits, "stream wait event";
     /// Ask whether an event has finished.
@@ -107,6 +109,7 @@ impl Call {
             self,
             Call::Launch
                 | Call::Record
+                | Call::RecordContext
                 | Call::Wait
                 | Call::Query
                 | Call::SynchronizeEvent
@@ -115,6 +118,12 @@ impl Call {
                 | Call::Map
                 | Call::Unmap
         )
+    }
+
+    /// Whether there is no more to the call than its effect when nothing else is going on.
+    #[inline]
+    pub(super) fn is_uneventful(self) -> bool {
+        matches!(self, Call::Record | Call::Wait | Call::Query | Call::IsCapturing) && !cfg!(loom)
     }
 
     pub(super) fn bit(self) -> u64 {

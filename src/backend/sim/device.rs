@@ -22,6 +22,7 @@ pub struct SimDevice {
     pub(super) context: usize,
     pub(super) context_id: u64,
     pub(super) granularity: Option<u64>,
+    pub(super) context_events: bool,
 }
 
 impl SimDevice {
@@ -42,7 +43,7 @@ impl SimDevice {
     /// If `n` is 0 or above 64, or the granularity is not a power of two of at least 256.
     pub fn several(config: impl Into<SimConfig>, n: usize) -> Vec<SimDevice> {
         let config = config.into();
-        let granularity = config.granularity;
+        let (granularity, context_events) = (config.granularity, config.context_events);
         let machine = Arc::new(Machine::new(config, n));
         let ids: Vec<u64> = machine.lock().contexts.iter().map(|context| context.id).collect();
         let device = |(context, context_id)| SimDevice {
@@ -50,6 +51,7 @@ impl SimDevice {
             context,
             context_id,
             granularity,
+            context_events,
         };
         ids.into_iter().enumerate().map(device).collect()
     }

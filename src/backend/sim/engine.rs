@@ -238,6 +238,12 @@ impl Engine {
         }
     }
 
+    /// Whether nothing will execute on its own, at whatever time.
+    #[inline]
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.agenda.is_empty()
+    }
+
     /// The next stream on the agenda whose head may execute, up to this key.
     #[inline]
     pub(super) fn due(&mut self, limit: u64) -> Option<TimelineId> {

@@ -4,6 +4,31 @@
 use super::capture::CapturedSnapshot;
 use super::clock::{Clock, OpNumber, TimelineId};
 use super::error::SimErrorCode as Code;
+use crate::sync::Arc;
+
+/// A timeline up to an operation, and what that was ordered after.
+pub(super) type Target = (TimelineId, OpNumber, Clock);
+
+/// What it takes for an event to have finished.
+#[derive(Clone)]
+pub(super) enum Targets {
+    One([Target; 1]),
+    All(Arc<[Target]>),
+}
+
+impl Targets {
+    pub(super) fn none() -> Targets {
+        Targets::All(Arc::default())
+    }
+
+    #[inline]
+    pub(super) fn as_slice(&self) -> &[Target] {
+        match self {
+            Targets::One(target) => target,
+            Targets::All(targets) => targets,
+        }
+    }
+}
 
 /// What an event stands for.
 #[derive(Clone, Debug)]
@@ -12,6 +37,8 @@ pub(super) enum Snapshot {
     Never,
     /// All on a timeline up to an operation (the record), and what that was ordered after.
     Recorded { timeline: TimelineId, op: OpNumber, clock: Clock },
+    /// All on every timeline of a context. Shared, because an answer is given with the state changing.
+    Context(Arc<[Target]>),
     /// A point in a capture, which may have ended since.
     Captured(CapturedSnapshot),
 }

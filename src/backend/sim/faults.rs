@@ -132,6 +132,11 @@ impl Faults {
         self.plans.push(plan);
     }
 
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.plans.is_empty()
+    }
+
     pub(super) fn clear(&mut self) {
         self.plans.clear();
     }
@@ -159,6 +164,6 @@ impl Faults {
 }
 
 fn has_effect_all_the_same(call: Call) -> bool {
-    let puts_on_a_stream = matches!(call, Call::Record | Call::Wait | Call::Launch);
-    puts_on_a_stream || matches!(call, Call::SynchronizeEvent | Call::SynchronizeContext)
+    let marks = matches!(call, Call::Record | Call::RecordContext | Call::Wait | Call::Launch);
+    marks || matches!(call, Call::SynchronizeEvent | Call::SynchronizeContext)
 }

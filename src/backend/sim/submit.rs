@@ -5,15 +5,13 @@ use super::capture::SimGraph;
 use super::clock::{Clock, OpNumber, TimelineId};
 use super::counts::Call;
 use super::error::{SimError, SimErrorCode as Code};
-use super::events::Snapshot;
+use super::events::{Snapshot, Target, Targets};
 use super::kernel::{Kernel, UNRESOLVED};
 use super::oracle::Submission;
 use super::state::{By, Machine, State};
 use super::work::{Launched, Work};
 use crate::backend::StreamKind;
-
-/// What a synchronize waits for on one timeline, and what that was ordered after.
-type Target = (TimelineId, OpNumber, Clock);
+use crate::sync::Arc;
 
 impl Machine {
     /// Whether an event has finished. Its capture, if it has one, does not survive the question.
@@ -26,13 +24,16 @@ impl Machine {
     ) -> Result<bool, SimError> {
         self.call(context, (Call::Query, by), |state| {
             check(state)?;
-            let Some((timeline, op, clock)) = state.target_of(event)? else { return Ok(true) };
-            if !state.engine.has_executed(timeline, op) {
+            let targets = state.targets_of(event)?;
+            let targets = targets.as_slice();
+            if !targets.iter().all(|(timeline, op, _)| state.engine.has_executed(*timeline, *op)) {
                 return Ok(false);
             }
             let costs = &state.costs;
             state.engine.now += costs.query_finished.saturating_sub(costs.query_pending);
-            state.learn(timeline, op, &clock);
+            for (timeline, op, clock) in targets {
+                state.learn(*timeline, *op, clock);
+            }
             Ok(true)
         })
     }
@@ -46,7 +47,7 @@ impl Machine {
     ) -> Result<(), SimError> {
         self.synchronize(context, (Call::SynchronizeEvent, by), |state| {
             check(state)?;
-            Ok(state.target_of(event)?.into_iter().collect())
+            Ok(state.targets_of(event)?.as_slice().to_vec())
         })
     }
 
@@ -88,10 +89,13 @@ impl Machine {
 
 impl State {
     /// What it takes for an event to have finished; nothing for one that was never recorded.
-    fn target_of(&mut self, event: usize) -> Result<Option<Target>, Code> {
+    fn targets_of(&mut self, event: usize) -> Result<Targets, Code> {
         match self.events.snapshot(event)? {
-            Snapshot::Never => Ok(None),
-            Snapshot::Recorded { timeline, op, clock } => Ok(Some((*timeline, *op, clock.clone()))),
+            Snapshot::Never => Ok(Targets::none()),
+            Snapshot::Recorded { timeline, op, clock } => {
+                Ok(Targets::One([(*timeline, *op, clock.clone())]))
+            }
+            Snapshot::Context(targets) => Ok(Targets::All(Arc::clone(targets))),
             Snapshot::Captured(snapshot) if self.captures.is_active(snapshot.capture) => {
                 let capture = snapshot.capture;
                 self.captures.break_it(capture);
@@ -183,6 +187,13 @@ impl State {
         Ok(())
     }
 
+    pub(super) fn record_context(&mut self, event: usize, context: usize) -> Result<(), Code> {
+        self.break_captures_of(context)?;
+        let targets = self.targets_of_context(context).into();
+        *self.events.place(event, context)? = Snapshot::Context(targets);
+        Ok(())
+    }
+
     pub(super) fn wait(&mut self, stream: TimelineId, event: usize) -> Result<(), Code> {
         let snapshot = self.events.snapshot(event)?;
         let captures = self.engine.timeline(stream).capture.is_some();
@@ -190,19 +201,16 @@ impl State {
             let snapshot = snapshot.clone();
             return self.capture_wait(stream, &snapshot);
         }
-        let target = match snapshot {
-            Snapshot::Recorded { timeline, op, clock } if *timeline != stream => {
-                Some((*timeline, *op, clock.clone()))
-            }
-            _ => None,
-        };
+        let targets = self.targets_of(event)?;
         self.barrier(stream)?;
-        match target {
-            Some((timeline, op, clock)) => self.order_after(stream, timeline, op, &clock),
-            None => {
-                let op = self.number(stream);
-                self.engine.push(stream, op, Work::Marker);
-            }
+        let targets = targets.as_slice().iter();
+        let mut others = targets.filter(|target| target.0 != stream).peekable();
+        if others.peek().is_none() {
+            let op = self.number(stream);
+            self.engine.push(stream, op, Work::Marker);
+        }
+        for (timeline, op, clock) in others {
+            self.order_after(stream, *timeline, *op, clock);
         }
         Ok(())
     }

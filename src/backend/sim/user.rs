@@ -161,14 +161,16 @@ impl SimDevice {
         })
     }
 
-    /// Records all streams of the context in one event (CUDA: `cuCtxRecordEvent`): here only what it
-    /// does to captures. No capture of the context survives it.
+    /// Records an event on the whole context (CUDA: `cuCtxRecordEvent`). No capture of the context
+    /// survives it.
     ///
     /// # Errors
     ///
     /// While a stream of the context captures.
-    pub fn user_context_record(&self) -> Result<(), SimError> {
-        self.program(Call::Record, |state| state.break_captures_of(self.context))
+    pub fn user_context_record(&self, event: &SimEvent) -> Result<(), SimError> {
+        self.program(Call::RecordContext, |state| {
+            state.record_context(self.event(event)?, self.context)
+        })
     }
 
     fn program<R>(

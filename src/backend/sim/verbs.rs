@@ -40,7 +40,7 @@ unsafe impl Backend for SimDevice {
     fn is_capturing(&self, stream: &SimStream) -> Result<bool, SimError> {
         self.call(Call::IsCapturing, |state| {
             let stream = self.timeline(state, stream)?;
-            Ok(state.is_capturing(stream))
+            Ok(state.captures.any() && state.is_capturing(stream))
         })
     }
 
@@ -153,6 +153,16 @@ unsafe impl Backend for SimDevice {
             let stream = self.timeline(state, stream)?;
             state.record(self.event(event)?, stream)
         })
+    }
+
+    fn record_context(&self, event: &SimEvent) -> Result<bool, SimError> {
+        if !self.context_events {
+            return Ok(false);
+        }
+        self.call(Call::RecordContext, |state| {
+            state.record_context(self.event(event)?, self.context)
+        })?;
+        Ok(true)
     }
 
     fn wait(&self, stream: &SimStream, event: &SimEvent) -> Result<(), SimError> {

@@ -96,7 +96,7 @@ fn retirement_against_a_synchronize() {
             spawn(move || core.retire_by_hand(a).map_err(|(_, error)| error).expect("no other use"))
         };
         let core = world.core();
-        core.quiesce_streams().expect("nothing fails");
+        core.quiesce_streams(None).expect("nothing fails");
         let block = core.take_covered(&miss(&b)).expect("all that was freed is clean");
         let block = hand_out(&world.device, &core, &b, block);
         drop(core);

@@ -32,10 +32,16 @@ extern "C" fn cuEventRecord(event: usize, stream: usize) -> u32 {
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn cuCtxRecordEvent(context: usize, event: usize) -> u32 {
+    call("cuCtxRecordEvent").with(event).run(|driver| driver.record_context(event, context))
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn cuEventQuery(event: usize) -> u32 {
-    call("cuEventQuery").with(event).run(|driver| match driver.ask_event(event)? {
-        Some(mark) if !driver.streams.has_passed(mark) => Err(Code::NOT_READY),
-        _ => Ok(()),
+    call("cuEventQuery").with(event).run(|driver| {
+        let marks = driver.ask_event(event)?;
+        let passed = marks.into_iter().all(|mark| driver.streams.has_passed(mark));
+        if passed { Ok(()) } else { Err(Code::NOT_READY) }
     })
 }
 
@@ -43,14 +49,15 @@ extern "C" fn cuEventQuery(event: usize) -> u32 {
 extern "C" fn cuEventSynchronize(event: usize) -> u32 {
     call("cuEventSynchronize").with(event).block(|driver| {
         let context = driver.event(event)?.context;
-        Ok((context, driver.ask_event(event)?.into_iter().collect()))
+        Ok((context, driver.ask_event(event)?))
     })
 }
 
 /// No time passes on the stand-in.
 fn elapsed(driver: &mut Driver, milliseconds: Out<f32>, start: usize, end: usize) -> Outcome {
     for event in [start, end] {
-        if driver.ask_event(event)?.is_some_and(|mark| !driver.streams.has_passed(mark)) {
+        let marks = driver.ask_event(event)?;
+        if !marks.into_iter().all(|mark| driver.streams.has_passed(mark)) {
             return Err(Code::NOT_READY);
         }
     }

@@ -16,7 +16,6 @@ macro_rules! unsupported {
 }
 
 unsupported! {
-    cuCtxGetCacheConfig cuCtxGetLimit cuCtxRecordEvent cuCtxSetCacheConfig cuCtxSetLimit
     cuDestroyExternalMemory cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuDeviceSetMemPool
     cuExternalMemoryGetMappedBuffer cuFuncGetAttribute cuFuncSetAttribute cuFuncSetCacheConfig
     cuImportExternalMemory cuMemAdvise_v2 cuMemAllocFromPoolAsync cuMemAllocManaged
