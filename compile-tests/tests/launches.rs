@@ -3,6 +3,8 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "../../tests/common/effects.rs"]
+mod effects;
 #[path = "../../tests/common/pooled.rs"]
 mod pooled;
 #[path = "../../tests/common/standin.rs"]
@@ -13,7 +15,8 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaFunction, LaunchArgs, LaunchConfig, PushKernelArg, sys};
 use cudarc::nvrtc::Ptx;
 
-use pooled::{Effect, Pooled, effects, handle};
+use effects::{Effect, effects, handle};
+use pooled::Pooled;
 use standin::standin;
 use sys::CUresult as Code;
 
