@@ -254,6 +254,14 @@ unsafe impl Backend for Counted {
         self.backend.record(event, stream)
     }
 
+    fn record_context(&self, event: &Event) -> Result<bool, CudaError> {
+        let recorded = self.backend.record_context(event);
+        if !matches!(recorded, Ok(false)) {
+            count(&self.calls.records);
+        }
+        recorded
+    }
+
     fn wait(&self, stream: &Self::Stream, event: &Event) -> Result<(), CudaError> {
         count(&self.calls.waits);
         self.backend.wait(stream, event)

@@ -230,16 +230,13 @@ pub unsafe trait Backend: Send + Sync + 'static {
     /// stream of the context. Does not wait for it. Breaks captures in progress in this context: the pool
     /// calls it only when none can be; and it never makes a stream wait for such an event.
     ///
-    /// Says `false`, having done nothing, when this device or driver has no such call (as the provided
-    /// method does): it is not asked again then.
+    /// Says `false`, having done nothing, when this device or driver has no such call: it is not asked
+    /// again then.
     ///
     /// # Errors
     ///
     /// Any driver error; whether the event was recorded is then unknown.
-    fn record_context(&self, event: &Self::Event) -> Result<bool, Self::Error> {
-        let _ = event;
-        Ok(false)
-    }
+    fn record_context(&self, event: &Self::Event) -> Result<bool, Self::Error>;
 
     /// Makes everything later on `stream` wait for the event's most recent record. The event is one
     /// of this backend; the stream may belong to another device of the same type. May block while the
