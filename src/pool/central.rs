@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::PooledEvent;
 use crate::backend::Backend;
-use crate::heap::{Growth, Heap};
+use crate::error::Error;
+use crate::heap::{BlockId, Growth, Heap};
 use crate::order::{Epoch, FreePoint, Timeline, TimelineId, Timelines, completions};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::tally::Tally;
@@ -39,6 +40,8 @@ pub(super) struct Central<B: Backend> {
     pub(super) stuck: Vec<Stuck<B>>,
     /// Plain segments that a thread is taking from the device, in bytes.
     pub(super) taking: u64,
+    /// Memory that was stuck and that a thread is giving back, in bytes that the heap does not count.
+    pub(super) returning: u64,
     /// What retired streams have counted.
     pub(super) past: Past,
     /// What was freed on them in scopes that have not ended.
@@ -61,6 +64,7 @@ impl<B: Backend> Central<B> {
             granules: BTreeMap::new(),
             stuck: Vec::new(),
             taking: 0,
+            returning: 0,
             past: Past::default(),
             accounts: BTreeMap::new(),
             peak_in_use: 0,
@@ -118,7 +122,18 @@ impl<B: Backend> Central<B> {
     }
 
     pub(super) fn stuck_bytes(&self) -> u64 {
-        self.stuck.iter().map(Stuck::uncounted).sum()
+        self.stuck.iter().map(Stuck::uncounted).sum::<u64>() + self.returning
+    }
+
+    /// A claim of `claimed` bytes of [`taking`](Self::taking) ends: with a segment at an address and of a
+    /// size, which is a block in transit then, or with an error.
+    pub(super) fn finish_segment(
+        &mut self,
+        claimed: u64,
+        taken: Result<(u64, u64), Error>,
+    ) -> Result<BlockId, Error> {
+        self.taking -= claimed;
+        taken.map(|(address, bytes)| self.heap.add_segment(address, bytes))
     }
 
     /// Moves the blocks of at least `bytes` bytes of a stream's list into the heap. The heap's lock is

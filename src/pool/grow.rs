@@ -43,6 +43,20 @@ enum Claim {
     },
 }
 
+/// What a reserve has claimed for its next step, of this many bytes.
+enum ReserveClaim {
+    /// As much is reserved as is to be.
+    Enough,
+    /// It would take the pool over its limit.
+    OverLimit { step: u64 },
+    /// No hole is large enough.
+    NoRoom { step: u64, granularity: u64 },
+    /// A plain segment.
+    Segment(u64),
+    /// Addresses to map.
+    Growth(Growth, u64),
+}
+
 impl<B: Backend> PoolCore<B> {
     /// The unit of virtual memory, if the pool grows by it.
     fn granularity(&self) -> Option<u64> {
@@ -213,11 +227,9 @@ impl<B: Backend> PoolCore<B> {
             taken => (taken, taking),
         };
         let mut central = self.central.lock();
-        central.taking -= taking;
-        match taken {
-            Ok(address) => {
+        match central.finish_segment(taking, taken.map(|address| (address, got))) {
+            Ok(segment) => {
                 let central = &mut *central;
-                let segment = central.heap.add_segment(address, got);
                 central.heap.free(segment, Stamps::Clean, &central.timelines);
                 Some(central.heap.carve(segment, bytes, align))
             }
@@ -236,47 +248,55 @@ impl<B: Backend> PoolCore<B> {
     /// Grows until `bytes` bytes are reserved.
     pub(super) fn reserve(&self, bytes: u64) -> Result<(), Error> {
         loop {
-            let reserved = self.central.lock().reserved();
-            let Some(missing) = bytes.checked_sub(reserved).filter(|missing| *missing > 0) else {
-                return Ok(());
-            };
-            self.reserve_step(missing.min(RESERVE_STEP), reserved)?;
+            match self.claim_reserve(bytes) {
+                ReserveClaim::Enough => return Ok(()),
+                ReserveClaim::OverLimit { step } => {
+                    let tried = vec!["taking memory from the device"];
+                    return Err(self.shortage(step, true, tried, None));
+                }
+                ReserveClaim::NoRoom { step, granularity } => {
+                    self.reserve_addresses(step, granularity)?;
+                }
+                ReserveClaim::Segment(step) => {
+                    let taken = self.take_segment(step);
+                    let mut central = self.central.lock();
+                    let segment = central.finish_segment(step, taken.map(|at| (at, step)))?;
+                    let central = &mut *central;
+                    central.heap.free(segment, Stamps::Clean, &central.timelines);
+                }
+                ReserveClaim::Growth(growth, step) => {
+                    let (growth, granules) = self.map(growth)?;
+                    let block = self.finish_growth(growth, granules, step);
+                    let mut central = self.central.lock();
+                    let central = &mut *central;
+                    central.heap.free(block, Stamps::Clean, &central.timelines);
+                }
+            }
         }
     }
 
-    fn reserve_step(&self, missing: u64, reserved: u64) -> Result<(), Error> {
-        let unit = self.granularity().unwrap_or(UNIT_MIN);
-        let step = missing.next_multiple_of(unit);
-        if self.limit.is_some_and(|limit| reserved.saturating_add(step) > limit) {
-            return Err(self.shortage(step, true, vec!["taking memory from the device"], None));
-        }
-        let Some(granularity) = self.granularity() else {
-            let address = self.take_segment(step)?;
-            let mut central = self.central.lock();
-            let central = &mut *central;
-            let block = central.heap.add_segment(address, step);
-            central.heap.free(block, Stamps::Clean, &central.timelines);
-            return Ok(());
-        };
-        let growth = loop {
-            {
-                let mut central = self.central.lock();
-                let central = &mut *central;
-                let (heap, timelines) = (&mut central.heap, &central.timelines);
-                if let Some(room) =
-                    heap.find_room(step, 1, granularity, &Taker::nobody(), timelines)
-                {
-                    break heap.claim(room, step);
-                }
-            }
-            self.reserve_addresses(step, granularity)?;
-        };
-        let (growth, granules) = self.map(growth)?;
-        let block = self.finish_growth(growth, granules, step);
+    /// Looks at what is missing and claims it, in one section: nobody's growth comes in between.
+    fn claim_reserve(&self, bytes: u64) -> ReserveClaim {
+        let granularity = self.granularity();
         let mut central = self.central.lock();
+        let reserved = central.reserved();
+        let Some(missing) = bytes.checked_sub(reserved).filter(|missing| *missing > 0) else {
+            return ReserveClaim::Enough;
+        };
+        let step = missing.min(RESERVE_STEP).next_multiple_of(granularity.unwrap_or(UNIT_MIN));
+        if self.limit.is_some_and(|limit| reserved.saturating_add(step) > limit) {
+            return ReserveClaim::OverLimit { step };
+        }
+        let Some(granularity) = granularity else {
+            central.taking += step;
+            return ReserveClaim::Segment(step);
+        };
         let central = &mut *central;
-        central.heap.free(block, Stamps::Clean, &central.timelines);
-        Ok(())
+        let (heap, timelines) = (&mut central.heap, &central.timelines);
+        match heap.find_room(step, 1, granularity, &Taker::nobody(), timelines) {
+            Some(room) => ReserveClaim::Growth(heap.claim(room, step), step),
+            None => ReserveClaim::NoRoom { step, granularity },
+        }
     }
 
     /// Gives unused memory back until `keep` bytes are reserved, and says how much went.

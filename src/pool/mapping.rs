@@ -84,27 +84,36 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Gives a granule back that is mapped nowhere, now or later.
-    pub(super) fn destroy(&self, granule: B::Granule, bytes: u64) -> bool {
-        // SAFETY: the granule is of this backend, and mapped nowhere, because it was never mapped or
-        // its unmapping has succeeded.
-        match unsafe { self.driver.destroy_granule(granule) } {
-            Ok(()) => true,
-            Err((granule, error)) => {
-                self.driver.keep_error(error);
-                let stuck = Stuck { granules: vec![(granule, bytes)], mapped: None };
-                self.central.lock().stuck.push(stuck);
-                false
-            }
+    pub(super) fn destroy(&self, granule: B::Granule, bytes: u64) {
+        if let Some(stuck) = self.try_destroy(granule, bytes) {
+            self.central.lock().stuck.push(stuck);
         }
     }
 
-    /// Tries again to give back what the driver would not take.
+    /// Gives a granule back that is mapped nowhere, or keeps the error and says what is stuck.
+    fn try_destroy(&self, granule: B::Granule, bytes: u64) -> Option<Stuck<B>> {
+        // SAFETY: the granule is of this backend, and mapped nowhere, because it was never mapped or
+        // its unmapping has succeeded.
+        let (granule, error) = unsafe { self.driver.destroy_granule(granule) }.err()?;
+        self.driver.keep_error(error);
+        Some(Stuck { granules: vec![(granule, bytes)], mapped: None })
+    }
+
+    /// Tries again to give back what the driver would not take. It stays in the account until the device
+    /// has it.
     pub(super) fn retry_stuck(&self) {
-        let stuck = std::mem::take(&mut self.central.lock().stuck);
+        let stuck = {
+            let mut central = self.central.lock();
+            central.returning = central.stuck_bytes();
+            std::mem::take(&mut central.stuck)
+        };
         for Stuck { granules, mapped } in stuck {
             let Some(growth) = mapped else {
                 for (granule, bytes) in granules {
-                    self.destroy(granule, bytes);
+                    let stuck = self.try_destroy(granule, bytes);
+                    let mut central = self.central.lock();
+                    central.returning -= bytes;
+                    central.stuck.extend(stuck);
                 }
                 continue;
             };
