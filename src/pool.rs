@@ -392,6 +392,7 @@ impl<B: Backend> PoolCore<B> {
     pub(crate) fn free_to_heap(&self, block: BlockId, stamps: Stamps) {
         let mut central = self.central.lock();
         let central = &mut *central;
+        central.returns += 1;
         central.heap.free(block, stamps, &central.timelines);
     }
 

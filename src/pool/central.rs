@@ -42,6 +42,12 @@ pub(super) struct Central<B: Backend> {
     pub(super) taking: u64,
     /// Memory that was stuck and that a thread is giving back, in bytes that the heap does not count.
     pub(super) returning: u64,
+    /// Streams that are marked and whose last event another thread is about to publish: until then
+    /// nobody can wait for what they hold.
+    pub(super) leaving: u64,
+    /// Counts what a search that came too early has missed: whatever came back from transit, was freed by
+    /// the long way, or became something to wait for because its stream has left. Only rises.
+    pub(super) returns: u64,
     /// What retired streams have counted.
     pub(super) past: Past,
     /// What was freed on them in scopes that have not ended.
@@ -65,6 +71,8 @@ impl<B: Backend> Central<B> {
             stuck: Vec::new(),
             taking: 0,
             returning: 0,
+            leaving: 0,
+            returns: 0,
             past: Past::default(),
             accounts: BTreeMap::new(),
             peak_in_use: 0,
@@ -121,6 +129,17 @@ impl<B: Backend> Central<B> {
         self.heap.bytes().transit + self.taking
     }
 
+    /// Whether other threads have something in their hands that may serve a request when it is back.
+    pub(super) fn is_in_motion(&self) -> bool {
+        self.in_transit() > 0 || self.leaving > 0
+    }
+
+    /// A stream that was leaving has left, or stays.
+    pub(super) fn end_leaving(&mut self) {
+        self.leaving -= 1;
+        self.returns += 1;
+    }
+
     pub(super) fn stuck_bytes(&self) -> u64 {
         self.stuck.iter().map(Stuck::uncounted).sum::<u64>() + self.returning
     }
@@ -133,6 +152,7 @@ impl<B: Backend> Central<B> {
         taken: Result<(u64, u64), Error>,
     ) -> Result<BlockId, Error> {
         self.taking -= claimed;
+        self.returns += 1;
         taken.map(|(address, bytes)| self.heap.add_segment(address, bytes))
     }
 

@@ -140,7 +140,7 @@ impl<B: Backend> PoolCore<B> {
                 }
             };
             let least = growth.bytes == granularity || frugal;
-            match self.map(growth) {
+            match self.map(growth).inspect_err(|_| miss.returned += 1) {
                 Ok((growth, granules)) => return Some(self.finish_growth(growth, granules, bytes)),
                 Err(error) if error.driver_kind() == Some(ErrorKind::OutOfMemory) && !least => {
                     // The unit was more than the request needs; the device may have that much.
@@ -185,7 +185,7 @@ impl<B: Backend> PoolCore<B> {
             }
             central.reserved() - excess
         };
-        match self.give_back(keep) {
+        match self.give_back_counted(keep, &mut miss.returned) {
             Ok(given) => given > 0,
             Err(error) => {
                 miss.asked.meet(error);
@@ -235,6 +235,7 @@ impl<B: Backend> PoolCore<B> {
             }
             Err(error) => {
                 drop(central);
+                miss.returned += 1;
                 miss.asked.meet(error);
                 None
             }
@@ -261,15 +262,13 @@ impl<B: Backend> PoolCore<B> {
                     let taken = self.take_segment(step);
                     let mut central = self.central.lock();
                     let segment = central.finish_segment(step, taken.map(|at| (at, step)))?;
-                    let central = &mut *central;
-                    central.heap.free(segment, Stamps::Clean, &central.timelines);
+                    drop(central);
+                    self.free_to_heap(segment, Stamps::Clean);
                 }
                 ReserveClaim::Growth(growth, step) => {
                     let (growth, granules) = self.map(growth)?;
                     let block = self.finish_growth(growth, granules, step);
-                    let mut central = self.central.lock();
-                    let central = &mut *central;
-                    central.heap.free(block, Stamps::Clean, &central.timelines);
+                    self.free_to_heap(block, Stamps::Clean);
                 }
             }
         }
@@ -316,6 +315,11 @@ impl<B: Backend> PoolCore<B> {
 
     /// Gives clean memory back until `keep` bytes are reserved.
     pub(super) fn give_back(&self, keep: u64) -> Result<u64, Error> {
+        self.give_back_counted(keep, &mut 0)
+    }
+
+    /// The same, for a miss that counts its own returns.
+    pub(super) fn give_back_counted(&self, keep: u64, returned: &mut u64) -> Result<u64, Error> {
         let unused = {
             let mut central = self.central.lock();
             central.settle();
@@ -325,6 +329,7 @@ impl<B: Backend> PoolCore<B> {
         let (mut given, mut result) = (0, Ok(()));
         for unused in unused {
             let bytes = unused.bytes;
+            *returned += 1;
             match self.give_back_one(unused) {
                 Ok(()) => given += bytes,
                 Err(error) => result = Err(error),
@@ -348,6 +353,7 @@ impl<B: Backend> PoolCore<B> {
         if let Err(error) = went {
             let mut central = self.central.lock();
             let central = &mut *central;
+            central.returns += 1;
             central.heap.keep_unused(unused, &central.timelines);
             return Err(error);
         }
@@ -356,7 +362,9 @@ impl<B: Backend> PoolCore<B> {
             let granule = self.central.lock().granules.remove(address);
             self.destroy(granule.expect("a mapped granule has its memory here"), *bytes);
         }
-        self.central.lock().heap.forget_unused(unused);
+        let mut central = self.central.lock();
+        central.returns += 1;
+        central.heap.forget_unused(unused);
         Ok(())
     }
 }

@@ -43,7 +43,7 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Takes back what a growth has mapped, from its first address on, and undoes the claim; all of it
-    /// later, if the driver does not unmap it now.
+    /// later, if the driver does not unmap it now. Counts as one return.
     fn unmap_growth(&self, mut growth: Growth, granules: Granules<B>) -> Result<(), Error> {
         let address = growth.address;
         let bytes = granules.iter().map(|(_, bytes)| bytes).sum();
@@ -53,6 +53,7 @@ impl<B: Backend> PoolCore<B> {
             let unmap = |own: &B| unsafe { own.unmap(address, bytes) };
             if let Err(error) = self.driver.memory("unmap granules", unmap) {
                 let mut central = self.central.lock();
+                central.returns += 1;
                 if bytes < growth.bytes {
                     central.heap.shrink_growth(&mut growth, bytes);
                 }
@@ -65,6 +66,7 @@ impl<B: Backend> PoolCore<B> {
         }
         let mut central = self.central.lock();
         let central = &mut *central;
+        central.returns += 1;
         central.heap.undo_growth(growth, &central.timelines);
         Ok(())
     }
@@ -78,6 +80,7 @@ impl<B: Backend> PoolCore<B> {
     ) -> BlockId {
         let mut central = self.central.lock();
         let central = &mut *central;
+        central.returns += 1;
         let addresses = growth.granules().map(|(address, _)| address);
         central.granules.extend(addresses.zip(granules.into_iter().map(|(granule, _)| granule)));
         central.heap.finish_growth(growth, bytes, &central.timelines)
@@ -100,8 +103,9 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Tries again to give back what the driver would not take. It stays in the account until the device
-    /// has it.
-    pub(super) fn retry_stuck(&self) {
+    /// has it. Says how many returns that were.
+    pub(super) fn retry_stuck(&self) -> u64 {
+        let mut returned = 0;
         let stuck = {
             let mut central = self.central.lock();
             central.returning = central.stuck_bytes();
@@ -113,13 +117,17 @@ impl<B: Backend> PoolCore<B> {
                     let stuck = self.try_destroy(granule, bytes);
                     let mut central = self.central.lock();
                     central.returning -= bytes;
+                    central.returns += 1;
+                    returned += 1;
                     central.stuck.extend(stuck);
                 }
                 continue;
             };
+            returned += 1;
             if let Err(error) = self.unmap_growth(growth, granules) {
                 self.driver.keep_error(error);
             }
         }
+        returned
     }
 }

@@ -25,23 +25,29 @@ impl<B: Backend> PoolCore<B> {
             let mut registry = self.registry.lock();
             // Under the registry's lock nobody makes another clone from the registered handle.
             let handles = Arc::strong_count(stream.handle()) as u64 - 1;
+            let mut central = self.central.lock();
             let mut state = core.state.lock();
             let (buffers, others) =
                 (state.live() + state.named + state.pins, handles + state.handles - 1);
             if (buffers > 0 && !seeded!(RetiredUnderBuffers)) || others > 0 {
                 drop(state);
+                drop(central);
                 drop(registry);
                 let handles = others;
                 return Err((stream, Error::new(Reason::StreamInUse { buffers, handles })));
             }
             state.detours.set(Detours::RETIRED, true);
+            central.leaving += 1;
             registry.unname(&core);
         }
         match self.leave(&core, Moment::Early) {
             Ok(()) => Ok(()),
             Err(error) => {
                 let mut registry = self.registry.lock();
+                let mut central = self.central.lock();
                 core.state.lock().detours.set(Detours::RETIRED, false);
+                central.end_leaving();
+                drop(central);
                 registry.rename(&core);
                 drop(registry);
                 Err((stream, error))
@@ -90,10 +96,12 @@ impl<B: Backend> PoolCore<B> {
             let mut registry = self.registry.lock();
             let Some(core) = registry.get(id).cloned() else { return Ok(()) };
             let unused = {
+                let mut central = self.central.lock();
                 let mut state = core.state.lock();
                 let unused = state.is_unused();
                 if unused {
                     state.detours.set(Detours::RETIRED, true);
+                    central.leaving += 1;
                 }
                 unused
             };
@@ -106,10 +114,10 @@ impl<B: Backend> PoolCore<B> {
             core
         };
         // The moment is somebody's miss, not one that the program chose.
-        self.leave(&core, Moment::Probe)
+        self.leave(&core, Moment::Probe).inspect_err(|_| self.central.lock().end_leaving())
     }
 
-    /// A marked stream leaves: its last epoch is closed, its blocks move to the heap, and the backend's
+    /// A marked stream, which is counted as leaving, leaves: its last epoch is closed, its blocks move to the heap, and the backend's
     /// stream goes with the core.
     fn leave(&self, core: &Arc<StreamCore<B>>, moment: Moment) -> Result<(), Error> {
         let closed = self.close_epoch(core, moment)?;
@@ -121,6 +129,7 @@ impl<B: Backend> PoolCore<B> {
             let mut central = self.central.lock();
             central.drain(core, 0);
             core.timeline.retire(closed);
+            central.end_leaving();
             central.retired.push(Arc::clone(&core.timeline));
             central.keep_counts(core);
             drop(central);

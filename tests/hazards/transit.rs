@@ -1,11 +1,13 @@
-//! Bytes that other threads have in their hands: in the account and under the limit at every moment.
+//! Bytes that other threads have in their hands: in the account and under the limit at every moment, and
+//! seen by a ladder when they come back.
 
+use std::sync::{Arc, Mutex};
 use std::thread;
 
-use streampool::Growth;
-use streampool::sim::{Call, FaultPlan, PausePoint};
+use streampool::sim::{Call, FaultPlan, Pause, PausePoint, SimConfig, SimDevice};
+use streampool::{Growth, Reuse};
 
-use crate::common::{BLOCK, Setup, in_both_kinds};
+use crate::common::{BLOCK, MIB, Setup, Stream, in_both_kinds};
 
 #[test]
 fn m5_a_reserve_beside_a_growth_stays_within_the_limit() {
@@ -72,4 +74,91 @@ fn m5_memory_that_is_given_back_again_counts_while_the_driver_has_it() {
     });
     assert_eq!(lab.device.memory_peak(), BLOCK);
     lab.hold(&a, BLOCK).write(&a);
+}
+
+/// A block leaves for another thread's trim after the last search of a ladder has begun, and is back before
+/// the verdict: the driver does not take it.
+#[test]
+fn h55_what_leaves_and_comes_back_within_the_last_search_is_looked_at() {
+    use Growth::{Segments, Virtual};
+    // The calls for memory: the first of the last search, and the last of it, after what else is unused
+    // has gone back.
+    for (growth, late_waits, first, last) in
+        [(Segments, true, 3, 4), (Virtual, false, 3, 8), (Virtual, true, 5, 10)]
+    {
+        let config = SimConfig { memory_bytes: 6 * MIB, ..SimConfig::default() };
+        let lab = Setup { growth }.lab_on(SimDevice::new(config), |builder| {
+            builder.reuse(Reuse::Memory).late_waits(late_waits).floor(0).soft_target(0)
+        });
+        let [a, c] = lab.streams();
+        let (z, x) = (lab.hold(&a, 2 * MIB), lab.hold(&a, 4 * MIB));
+        assert!(z.at() < x.at(), "a trim takes the highest first");
+        let (take, give) = match growth {
+            Segments => (Call::AllocSegment, Call::FreeSegment),
+            _ => (Call::CreateGranule, Call::Unmap),
+        };
+        thread::scope(|scope| {
+            let mut asks = lab.device.pause(take, PausePoint::After);
+            let other = scope.spawn(|| lab.try_hold(&c, 4 * MIB));
+            let next = |asks: &mut Pause| {
+                let next = lab.device.pause(take, PausePoint::After);
+                asks.resume();
+                next.wait_reached();
+                *asks = next;
+            };
+            asks.wait_reached();
+            (1..first).for_each(|_| next(&mut asks));
+            drop((x, z));
+            a.synchronize().unwrap();
+            let gives = lab.device.pause(give, PausePoint::Before);
+            // The claim of the other thread counts as reserved.
+            let trimming = scope.spawn(|| lab.pool.trim(6 * MIB));
+            gives.wait_reached();
+            (first..last).for_each(|_| next(&mut asks));
+            lab.device.inject(FaultPlan::new(give));
+            gives.resume();
+            trimming.join().unwrap().expect_err("the driver refuses");
+            asks.resume();
+            other.join().unwrap().expect("a false out of memory").write(&c);
+        });
+    }
+}
+
+/// All that a stream was used for has finished, but the stream is just leaving on another thread, so that
+/// nobody else can record on it.
+#[test]
+fn h55_what_a_leaving_stream_holds_is_waited_for() {
+    in_both_kinds(|setup| {
+        for by_hand in [true, false] {
+            let held: Arc<Mutex<Option<Pause>>> = Arc::default();
+            let hook = Arc::clone(&held);
+            let lab = setup.lab_with(|builder| {
+                builder.limit(BLOCK).late_waits(false).on_pressure(move |_| {
+                    hook.lock().unwrap().take().unwrap().resume();
+                })
+            });
+            let [a, c]: [Stream; 2] = lab.streams();
+            let x = lab.hold(&a, BLOCK);
+            x.write(&a);
+            drop(x);
+            lab.let_run();
+            let pause = lab.device.pause(Call::Record, PausePoint::Before);
+            thread::scope(|scope| {
+                let leaving = scope.spawn(|| {
+                    if by_hand {
+                        a.retire().unwrap();
+                    } else {
+                        drop(a);
+                        // Whatever may block.
+                        c.mark().unwrap();
+                    }
+                });
+                pause.wait_reached();
+                *held.lock().unwrap() = Some(pause);
+                let y = lab.try_hold(&c, BLOCK);
+                leaving.join().unwrap();
+                y.expect("a false out of memory").write(&c);
+            });
+        }
+    });
 }
