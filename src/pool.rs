@@ -19,6 +19,7 @@ mod steal;
 #[cfg(feature = "cuda")]
 mod uses;
 
+use std::collections::VecDeque;
 use std::fmt;
 
 use crate::backend::{Backend, StreamIdentity, StreamKind};
@@ -94,7 +95,7 @@ pub(crate) struct PoolCore<B: Backend> {
     /// The heap's lock.
     central: Mutex<Central<B>>,
     /// Streams that nothing uses any more, to be retired by the next call that may block.
-    unused: Mutex<Vec<TimelineId>>,
+    unused: Mutex<VecDeque<TimelineId>>,
     unused_count: AtomicUsize,
     closed: host::AtomicBool,
     /// Whether this ended pool has nothing to do before another of its streams becomes unused.
@@ -356,7 +357,7 @@ impl<B: Backend> PoolCore<B> {
 
     /// Leaves a note that nothing uses a stream any more. Called under the stream's lock.
     pub(crate) fn note_unused(&self, id: TimelineId) {
-        self.unused.lock().push(id);
+        self.unused.lock().push_back(id);
         // Release, with the acquire of the lock: the count is a hint, the list is the truth.
         self.unused_count.fetch_add(1, Ordering::Release);
     }

@@ -55,18 +55,16 @@ impl<B: Backend> PoolCore<B> {
         }
     }
 
-    /// Retires the streams that drops have left a note of.
+    /// Retires the streams that drops have left a note of: a bounded number, and each at most once.
     pub(super) fn retire_unused(&self) {
-        for _ in 0..RETIRE_AT_ONCE {
+        let noted = self.unused.lock().len().min(RETIRE_AT_ONCE);
+        for _ in 0..noted {
             match self.retire_next_unused() {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(error) => {
-                    if !error.is_capture() {
-                        self.driver.keep_error(error);
-                    }
-                    return;
-                }
+                // It captures; the next one may be able to leave.
+                Err(error) if error.is_capture() => {}
+                Err(error) => return self.driver.keep_error(error),
             }
         }
     }
@@ -74,18 +72,19 @@ impl<B: Backend> PoolCore<B> {
     /// Retires all of them: a stream that is marked and has not left could be neither waited for nor
     /// drained by whoever ends the pool.
     pub(super) fn retire_all_unused(&self) -> Result<(), Error> {
-        while self.retire_next_unused()? {}
-        Ok(())
+        let noted = self.unused.lock().len();
+        (0..noted).try_for_each(|_| self.retire_next_unused().map(drop))
     }
 
-    /// Retires one of them, and says whether there was one.
+    /// Retires the one that was noted first, and says whether there was one.
     fn retire_next_unused(&self) -> Result<bool, Error> {
-        let noted = self.unused.lock().pop();
+        let noted = self.unused.lock().pop_front();
         let Some(id) = noted else { return Ok(false) };
         self.unused_count.fetch_sub(1, Ordering::Relaxed);
         let result = self.retire_if_unused(id);
         if result.is_err() {
-            // Another call may succeed: the note goes back, for which the stream is still marked.
+            // Another call may succeed: the note goes back, for which the stream is still marked, and
+            // behind the others, which may be able to leave.
             self.note_unused(id);
         }
         result.map(|()| true)

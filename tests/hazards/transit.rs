@@ -162,3 +162,42 @@ fn h55_what_a_leaving_stream_holds_is_waited_for() {
         }
     });
 }
+
+#[test]
+fn s1_a_stream_that_cannot_leave_yet_keeps_no_other_from_leaving() {
+    in_both_kinds(|setup| {
+        let lab = setup.lab();
+        let [a, b, c, d]: [Stream; 4] = lab.streams();
+        let raw = b.raw().clone();
+        lab.device.begin_capture(&raw, streampool::sim::CaptureMode::Relaxed).unwrap();
+        drop(a);
+        drop(b);
+        drop(c);
+        d.mark().unwrap();
+        assert_eq!(lab.stats().streams, 2, "b, which captures, and d");
+        lab.device.end_capture(&raw).unwrap();
+        d.mark().unwrap();
+        assert_eq!(lab.stats().streams, 1);
+    });
+}
+
+#[test]
+fn s1_many_streams_that_cannot_leave_cost_each_call_a_bounded_number_of_looks() {
+    let lab = Setup { growth: Growth::Virtual }.lab();
+    let d = lab.stream();
+    let raws: Vec<_> = (0..200)
+        .map(|_| {
+            let stream = lab.stream();
+            let raw = stream.raw().clone();
+            lab.device.begin_capture(&raw, streampool::sim::CaptureMode::Relaxed).unwrap();
+            raw
+        })
+        .collect();
+    let ((), calls) = lab.calls_of(|| d.mark().unwrap());
+    assert!(calls.of(Call::IsCapturing) < 80, "{calls:?}");
+    for raw in &raws {
+        lab.device.end_capture(raw).unwrap();
+    }
+    (0..4).for_each(|_| d.mark().unwrap());
+    assert_eq!(lab.stats().streams, 1);
+}
