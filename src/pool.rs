@@ -419,7 +419,7 @@ impl<B: Backend> PoolCore<B> {
     fn reset_peak(&self) {
         let streams = self.streams();
         let mut central = self.central.lock();
-        central.heap.reset_peak();
+        central.reset_peak_reserved();
         let mut in_use = 0;
         for core in streams.iter() {
             let mut state = core.state.lock();

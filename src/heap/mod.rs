@@ -69,8 +69,8 @@ pub(crate) struct Bytes {
     pub(crate) transit: u64,
     /// Out of reach until a synchronize succeeds.
     pub(crate) quarantined: u64,
-    /// The most that `reserved` has been since it was last reset.
-    pub(crate) peak_reserved: u64,
+    /// The part of `transit` that has no memory behind it yet.
+    pub(crate) claimed: u64,
 }
 
 impl Bytes {
@@ -87,11 +87,6 @@ impl Bytes {
 impl Heap {
     pub(crate) fn bytes(&self) -> Bytes {
         self.bytes
-    }
-
-    /// Starts the peak of reserved bytes anew from what is reserved now.
-    pub(crate) fn reset_peak(&mut self) {
-        self.bytes.peak_reserved = self.bytes.reserved();
     }
 
     /// The size of the largest free block, in bytes.
@@ -284,7 +279,6 @@ impl Heap {
                 self.holes.insert(id);
             }
         }
-        self.bytes.peak_reserved = self.bytes.peak_reserved.max(self.bytes.reserved());
     }
 
     fn shelve(&mut self, id: BlockId) {

@@ -65,6 +65,8 @@ pub(crate) struct Growth {
     pub(crate) bytes: u64,
     /// The size of its granules; the last may be smaller.
     granule: u64,
+    /// There is memory behind the addresses.
+    backed: bool,
 }
 
 impl Growth {
@@ -170,11 +172,20 @@ impl Heap {
             self.holes.insert(rest);
         }
         self.set_state(room.hole, State::Transit);
+        self.bytes.claimed += bytes;
         let below = room.below.map(|below| {
             self.set_state(below, State::Transit);
             (below, std::mem::take(&mut self.blocks.get_mut(below).stamps))
         });
-        Growth { mapped: room.hole, below, start: room.start, address, bytes, granule: bytes }
+        Growth {
+            mapped: room.hole,
+            below,
+            start: room.start,
+            address,
+            bytes,
+            granule: bytes,
+            backed: false,
+        }
     }
 
     /// The claimed addresses have memory now: makes the block of `bytes` bytes, in
@@ -186,6 +197,7 @@ impl Heap {
         evidence: &dyn Evidence,
     ) -> BlockId {
         self.segments.granules.extend(growth.granules());
+        self.bytes.claimed -= growth.bytes;
         let mut block = growth.mapped;
         let mut old = Stamps::Clean;
         if let Some((below, stamps)) = growth.below {
@@ -216,16 +228,21 @@ impl Heap {
         block
     }
 
-    /// Only the first `bytes` of the claimed addresses, not all and not none, have got memory: the others
-    /// are as before the claim.
+    /// Only the first `bytes` of the claimed addresses, not none, have got memory, which stays there for now;
+    /// the others are as before the claim.
     pub(crate) fn shrink_growth(&mut self, growth: &mut Growth, bytes: u64) {
-        let rest = self.blocks.split(growth.mapped, bytes);
-        self.make_hole(rest);
-        growth.bytes = bytes;
+        self.bytes.claimed -= if growth.backed { 0 } else { growth.bytes };
+        growth.backed = true;
+        if bytes < growth.bytes {
+            let rest = self.blocks.split(growth.mapped, bytes);
+            self.make_hole(rest);
+            growth.bytes = bytes;
+        }
     }
 
     /// The claimed addresses got no memory: everything is as before the claim.
     pub(crate) fn undo_growth(&mut self, growth: Growth, evidence: &dyn Evidence) {
+        self.bytes.claimed -= if growth.backed { 0 } else { growth.bytes };
         self.make_hole(growth.mapped);
         if let Some((below, stamps)) = growth.below {
             self.free(below, stamps, evidence);

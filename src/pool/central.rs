@@ -52,6 +52,8 @@ pub(super) struct Central<B: Backend> {
     pub(super) past: Past,
     /// What was freed on them in scopes that have not ended.
     accounts: BTreeMap<ScopeId, Vec<(TimelineId, Tally)>>,
+    /// The most that the device had given since the last reset, in bytes.
+    peak_reserved: u64,
     /// The most that has been seen in use, in bytes.
     pub(super) peak_in_use: u64,
     /// The count of completions when the heap was last settled.
@@ -75,6 +77,7 @@ impl<B: Backend> Central<B> {
             returns: 0,
             past: Past::default(),
             accounts: BTreeMap::new(),
+            peak_reserved: 0,
             peak_in_use: 0,
             settled: 0,
         }
@@ -124,6 +127,21 @@ impl<B: Backend> Central<B> {
         self.heap.bytes().reserved() + self.taking + self.stuck_bytes()
     }
 
+    /// Notes how much the device has given, without what is only claimed. To be called wherever it becomes
+    /// more.
+    pub(super) fn see_reserved(&mut self) {
+        self.peak_reserved = self.peak_reserved.max(self.taken());
+    }
+
+    /// Starts the peak of reserved bytes anew from what is reserved now.
+    pub(super) fn reset_peak_reserved(&mut self) {
+        self.peak_reserved = self.taken();
+    }
+
+    fn taken(&self) -> u64 {
+        self.reserved() - self.taking - self.heap.bytes().claimed
+    }
+
     /// What threads have that are making a driver call for it, in bytes.
     pub(super) fn in_transit(&self) -> u64 {
         self.heap.bytes().transit + self.taking
@@ -153,7 +171,10 @@ impl<B: Backend> Central<B> {
     ) -> Result<BlockId, Error> {
         self.taking -= claimed;
         self.returns += 1;
-        taken.map(|(address, bytes)| self.heap.add_segment(address, bytes))
+        let (address, bytes) = taken?;
+        let segment = self.heap.add_segment(address, bytes);
+        self.see_reserved();
+        Ok(segment)
     }
 
     /// Moves the blocks of at least `bytes` bytes of a stream's list into the heap. The heap's lock is
@@ -214,6 +235,7 @@ impl<B: Backend> Central<B> {
             self.stuck_bytes(),
             self.heap.largest_free(),
             self.granules.len() as u64,
+            self.peak_reserved,
             self.peak_in_use,
             self.past,
         )

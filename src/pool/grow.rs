@@ -358,11 +358,14 @@ impl<B: Backend> PoolCore<B> {
             return Err(error);
         }
         // The addresses stay in transit, and counted, until the device has the memory back.
+        let mut stuck = Vec::new();
         for (address, bytes) in &unused.granules {
             let granule = self.central.lock().granules.remove(address);
-            self.destroy(granule.expect("a mapped granule has its memory here"), *bytes);
+            let granule = granule.expect("a mapped granule has its memory here");
+            stuck.extend(self.try_destroy(granule, *bytes));
         }
         let mut central = self.central.lock();
+        central.stuck.extend(stuck);
         central.returns += 1;
         central.heap.forget_unused(unused);
         Ok(())

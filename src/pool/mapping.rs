@@ -54,20 +54,20 @@ impl<B: Backend> PoolCore<B> {
             if let Err(error) = self.driver.memory("unmap granules", unmap) {
                 let mut central = self.central.lock();
                 central.returns += 1;
-                if bytes < growth.bytes {
-                    central.heap.shrink_growth(&mut growth, bytes);
-                }
+                central.heap.shrink_growth(&mut growth, bytes);
                 central.stuck.push(Stuck { granules, mapped: Some(growth) });
+                central.see_reserved();
                 return Err(error);
             }
         }
-        for (granule, bytes) in granules {
-            self.destroy(granule, bytes);
-        }
+        let stuck = granules.into_iter().filter_map(|own| self.try_destroy(own.0, own.1));
+        let stuck: Vec<_> = stuck.collect();
         let mut central = self.central.lock();
         let central = &mut *central;
         central.returns += 1;
         central.heap.undo_growth(growth, &central.timelines);
+        central.stuck.extend(stuck);
+        central.see_reserved();
         Ok(())
     }
 
@@ -83,7 +83,9 @@ impl<B: Backend> PoolCore<B> {
         central.returns += 1;
         let addresses = growth.granules().map(|(address, _)| address);
         central.granules.extend(addresses.zip(granules.into_iter().map(|(granule, _)| granule)));
-        central.heap.finish_growth(growth, bytes, &central.timelines)
+        let block = central.heap.finish_growth(growth, bytes, &central.timelines);
+        central.see_reserved();
+        block
     }
 
     /// Gives a granule back that is mapped nowhere, now or later.
@@ -94,7 +96,7 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Gives a granule back that is mapped nowhere, or keeps the error and says what is stuck.
-    fn try_destroy(&self, granule: B::Granule, bytes: u64) -> Option<Stuck<B>> {
+    pub(super) fn try_destroy(&self, granule: B::Granule, bytes: u64) -> Option<Stuck<B>> {
         // SAFETY: the granule is of this backend, and mapped nowhere, because it was never mapped or
         // its unmapping has succeeded.
         let (granule, error) = unsafe { self.driver.destroy_granule(granule) }.err()?;

@@ -76,6 +76,40 @@ fn m5_memory_that_is_given_back_again_counts_while_the_driver_has_it() {
     lab.hold(&a, BLOCK).write(&a);
 }
 
+#[test]
+fn m5_what_the_device_did_not_give_raises_no_peak() {
+    in_both_kinds(|setup| {
+        let verbs: &[Call] = match setup.growth {
+            Growth::Segments => &[Call::AllocSegment],
+            _ => &[Call::CreateGranule],
+        };
+        for verb in verbs {
+            let lab = setup.lab();
+            let a = lab.stream();
+            let _x = lab.hold(&a, BLOCK);
+            lab.device.inject(FaultPlan::new(*verb).from_then_on());
+            lab.try_hold(&a, 4 * BLOCK).unwrap_err();
+            lab.pool.reserve(8 * BLOCK).unwrap_err();
+            assert_eq!(lab.stats().peak_reserved, lab.device.memory_peak(), "{verb}");
+            // Nor while a thread still asks for it.
+            lab.device.clear_faults();
+            let pause = lab.device.pause(*verb, PausePoint::Before);
+            thread::scope(|scope| {
+                let reserving = scope.spawn(|| lab.pool.reserve(4 * BLOCK));
+                pause.wait_reached();
+                lab.pool.reset_peak();
+                lab.device.inject(FaultPlan::new(*verb));
+                pause.resume();
+                let _ = reserving.join().unwrap();
+            });
+            lab.device.clear_faults();
+            lab.device.reset_memory_peak();
+            lab.pool.reset_peak();
+            assert_eq!(lab.stats().peak_reserved, lab.device.memory_peak(), "{verb}");
+        }
+    });
+}
+
 /// A block leaves for another thread's trim after the last search of a ladder has begun, and is back before
 /// the verdict: the driver does not take it.
 #[test]
