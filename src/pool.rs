@@ -7,6 +7,7 @@ mod central;
 mod driver;
 mod end;
 mod foreign;
+mod gate;
 mod grow;
 mod ladder;
 mod mapping;
@@ -38,6 +39,7 @@ use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Weak, host};
 use central::Central;
 pub use driver::DriverCalls;
 pub(crate) use driver::{Driver, PooledEvent};
+use gate::Gate;
 pub(crate) use miss::Step;
 use registry::Registry;
 #[cfg(feature = "cuda")]
@@ -97,7 +99,9 @@ pub(crate) struct PoolCore<B: Backend> {
     /// Streams that nothing uses any more, to be retired by the next call that may block.
     unused: Mutex<VecDeque<TimelineId>>,
     unused_count: AtomicUsize,
-    closed: host::AtomicBool,
+    gate: Gate,
+    /// Held by whoever ends the pool, driver calls and all: nothing that allocates or frees takes it.
+    ending: host::Mutex<()>,
     /// Whether this ended pool has nothing to do before another of its streams becomes unused.
     rests: host::AtomicBool,
     steps: Steps,
@@ -181,13 +185,14 @@ impl<B: Backend> StreamPool<B> {
 
     /// Gives unused memory back to the device, until at most `keep` bytes are reserved or no more is
     /// unused, and says how many bytes went back. Only whole granules or segments can go back, and only
-    /// memory whose last use is seen to have finished: nothing is waited for.
+    /// memory whose last use is seen to have finished: the pool waits for nothing (where it grows by plain
+    /// segments the driver may, for whatever runs).
     ///
     /// # Errors
     ///
     /// A driver error. What could not be given back is kept.
     pub fn trim(&self, keep: u64) -> Result<u64, Error> {
-        let _call = self.core().begin_call()?;
+        let _call = self.core().begin_blocking_call()?;
         self.core().trim(keep)
     }
 
@@ -198,7 +203,7 @@ impl<B: Backend> StreamPool<B> {
     ///
     /// As for [`quiesce`](Self::quiesce).
     pub fn synchronize(&self) -> Result<(), Error> {
-        let _call = self.core().begin_call()?;
+        let _call = self.core().begin_blocking_call()?;
         self.core().quiesce_all()
     }
 
@@ -222,8 +227,10 @@ impl<B: Backend> StreamPool<B> {
     ///
     /// # Errors
     ///
-    /// [`is_in_use`](Error::is_in_use) while buffers live, and then nothing has changed; a driver error,
-    /// and then the pool is closed and what is left is given back later.
+    /// [`is_in_use`](Error::is_in_use) while buffers live or other calls on the pool are under way, and then
+    /// nothing has changed; a driver error, or [`is_capture`](Error::is_capture) where a stream captures that
+    /// must be waited for, and then the pool is closed, what is left is given back by later calls of any
+    /// pool, and calling this again tries again.
     pub fn close(&self) -> Result<(), Error> {
         self.core().close()
     }
@@ -256,6 +263,7 @@ impl<B: Backend> Drop for Call<'_, B> {
         if self.pool.driver.lost().is_some() {
             self.pool.shut_hits();
         }
+        self.pool.gate.exit();
     }
 }
 
@@ -274,7 +282,8 @@ impl<B: Backend> PoolCore<B> {
             central: Mutex::new(Central::new()),
             unused: Mutex::default(),
             unused_count: AtomicUsize::new(0),
-            closed: host::AtomicBool::new(false),
+            gate: Gate::default(),
+            ending: host::Mutex::new(()),
             rests: host::AtomicBool::new(false),
             steps: Steps::default(),
         }
@@ -318,23 +327,32 @@ impl<B: Backend> PoolCore<B> {
     /// What every call that may block does first: refuses on a closed pool or a lost device, and does
     /// what drops have left for it.
     pub(crate) fn begin_call(&self) -> Result<Call<'_, B>, Error> {
-        self.check_open()?;
-        let call = Call { pool: self };
-        self.tend();
-        end::poll();
-        Ok(call)
+        self.begin_call_that(false)
     }
 
-    fn check_open(&self) -> Result<(), Error> {
+    /// The same for a call that may block until work on the device has finished.
+    pub(crate) fn begin_blocking_call(&self) -> Result<Call<'_, B>, Error> {
+        self.begin_call_that(true)
+    }
+
+    fn begin_call_that(&self, may_block: bool) -> Result<Call<'_, B>, Error> {
         if let Some(error) = self.driver.lost() {
             self.shut_hits();
             return Err(error.clone());
         }
-        // Relaxed: a call that runs beside `close` may come before it.
-        if self.closed.load(host::Ordering::Relaxed) {
+        if !self.gate.enter() {
             return Err(Error::new(Reason::Closed));
         }
-        Ok(())
+        let call = Call { pool: self };
+        self.tend();
+        end::poll(may_block);
+        Ok(call)
+    }
+
+    /// A call that cannot be refused, since it is the end of something: it does nothing for others.
+    pub(crate) fn begin_end(&self) -> Call<'_, B> {
+        self.gate.enter_always();
+        Call { pool: self }
     }
 
     /// Keeps every stream from serving hits: the device is lost or the pool closed.
@@ -375,9 +393,15 @@ impl<B: Backend> PoolCore<B> {
 
     /// A buffer of no bytes.
     pub(crate) fn alloc_nothing(&self, core: &StreamCore<B>) -> Result<Buffer<B>, Error> {
-        self.check_open()?;
+        if let Some(error) = self.driver.lost() {
+            return Err(error.clone());
+        }
         {
             let mut state = core.state.lock();
+            // Looked at under the lock: whoever closes the pool counts the buffers after the mark.
+            if state.detours.has(Detours::CLOSED) {
+                return Err(Error::new(Reason::Closed));
+            }
             state.take(0);
             state.counters.misses += 1;
         }

@@ -313,6 +313,12 @@ impl<B: Backend> PoolCore<B> {
         self.give_back(keep)
     }
 
+    /// Whether memory can be given back: a plain segment only where the caller may block, since the driver
+    /// waits for whatever runs before it takes one.
+    pub(super) fn gives_back(&self, may_block: bool) -> bool {
+        may_block || self.granularity().is_some()
+    }
+
     /// Gives clean memory back until `keep` bytes are reserved.
     pub(super) fn give_back(&self, keep: u64) -> Result<u64, Error> {
         self.give_back_counted(keep, &mut 0)

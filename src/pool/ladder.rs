@@ -60,6 +60,7 @@ impl<B: Backend> PoolCore<B> {
         }
         if self.config.late_waits {
             miss.note_tried("synchronizing");
+            super::end::poll(true);
             match self.quiesce_all() {
                 Ok(()) => {}
                 Err(error) => miss.asked.meet(error),
@@ -129,7 +130,7 @@ impl<B: Backend> PoolCore<B> {
             (bytes.clean, bytes.free())
         };
         // Without as much unused memory a growth would lack it still.
-        if clean == 0 || free == 0 {
+        if clean == 0 || free == 0 || !self.gives_back(self.config.late_waits) {
             return Ok(0);
         }
         let keep = match self.limit {

@@ -1,6 +1,6 @@
 //! Closing epochs, waiting, asking: every driver call that is about order.
 
-use super::{Call, PoolCore, PooledEvent};
+use super::{PoolCore, PooledEvent};
 use crate::backend::Backend;
 use crate::buffer::{Buffer, NAMED};
 use crate::error::{Error, Reason};
@@ -85,7 +85,7 @@ impl<B: Backend> PoolCore<B> {
 
     /// Closes the epoch of a free, on a stream that was registered for it.
     pub(crate) fn close_epoch_of_free(&self, core: &StreamCore<B>) {
-        let _call = Call { pool: self };
+        let _call = self.begin_end();
         if self.driver.lost().is_none()
             && let Err(error) = self.close_epoch(core, Moment::Early)
         {

@@ -235,3 +235,19 @@ fn s1_many_streams_that_cannot_leave_cost_each_call_a_bounded_number_of_looks() 
     (0..4).for_each(|_| d.mark().unwrap());
     assert_eq!(lab.stats().streams, 1);
 }
+
+/// The driver may wait for whatever runs before it takes a plain segment: without late waits no
+/// allocation asks it to.
+#[test]
+fn s6_without_late_waits_no_plain_segment_goes_back_for_an_allocation() {
+    for late_waits in [false, true] {
+        let lab = Setup { growth: Growth::Segments }
+            .lab_with(|builder| builder.limit(2 * BLOCK).late_waits(late_waits));
+        let [a, b]: [Stream; 2] = lab.streams();
+        drop([lab.hold(&a, BLOCK), lab.hold(&a, BLOCK)]);
+        a.synchronize().unwrap();
+        let (taken, calls) = lab.calls_of(|| lab.try_hold(&b, 2 * BLOCK));
+        assert_eq!(calls.segment_frees, if late_waits { 2 } else { 0 });
+        assert_eq!(taken.is_ok(), late_waits);
+    }
+}
