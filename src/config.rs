@@ -182,6 +182,12 @@ impl<B: Backend> PoolBuilder<B> {
     /// Whether streams that the pool does not know may be capturing into graphs. The pool then never
     /// synchronizes the context, which would break such a capture, but its own events one by one.
     /// `false` by default.
+    ///
+    /// Streams that are not registered can use typed slices of the CUDA backend. No event of the pool says
+    /// when they have finished; so with `true` the memory of such a slice, once freed, stays pending
+    /// (`free_pending` of [`Stats`](crate::Stats)) until
+    /// [`StreamPool::synchronize_context`] is called. Register the streams, or call that now and then, and
+    /// before [`StreamPool::close`].
     pub fn foreign_captures(mut self, possible: bool) -> Self {
         self.config.foreign_captures = possible;
         self

@@ -207,6 +207,20 @@ impl<B: Backend> StreamPool<B> {
         self.core().quiesce_all()
     }
 
+    /// Blocks the calling thread until everything that was submitted to the whole context has finished,
+    /// also on streams that are not registered, as [`synchronize`](Self::synchronize) does by itself where
+    /// it can be no harm. With [`foreign_captures`](crate::PoolBuilder::foreign_captures) this call alone
+    /// makes memory clean that such streams have used: to be made at a moment when the program knows that
+    /// none of them captures, because it would break the capture.
+    ///
+    /// # Errors
+    ///
+    /// [`is_capture`](Error::is_capture) while a registered stream captures; the driver's error.
+    pub fn synchronize_context(&self) -> Result<(), Error> {
+        let _call = self.core().begin_blocking_call()?;
+        self.core().synchronize_context()
+    }
+
     /// What the pool holds and has done. Takes each lock once, for a moment.
     pub fn stats(&self) -> Stats {
         self.core().stats()

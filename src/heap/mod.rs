@@ -217,6 +217,16 @@ impl Heap {
         points
     }
 
+    /// Whether a free block waits for this timeline, maybe beside others.
+    pub(crate) fn waits_for(&self, timeline: TimelineId) -> bool {
+        let of = |entry: Entry| {
+            self.stamps(entry.id).points().iter().any(|point| point.timeline == timeline)
+        };
+        self.pending
+            .iter()
+            .any(|((first, _), shelf)| *first == timeline || shelf.mixed.iter().any(of))
+    }
+
     /// Sets the free blocks aside that wait for this timeline first: nothing can close its epochs any
     /// more, so that only a synchronize can say that they have completed.
     pub(crate) fn quarantine_timeline(&mut self, timeline: TimelineId) {

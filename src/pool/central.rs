@@ -31,9 +31,8 @@ pub(super) struct Central<B: Backend> {
     foreign_bound: usize,
     /// Own timelines whose streams have left, oldest first, until they are over.
     pub(super) retired: Vec<Arc<Timeline<PooledEvent<B>>>>,
-    /// Stands for the uses by strangers since the last synchronize of the context began: streams that
-    /// are not registered, so that nothing but such a synchronize can say that they have finished.
-    strangers: Option<TimelineId>,
+    /// Stands for the uses by strangers, once there are any.
+    strangers: Option<Strangers<B>>,
     /// The memory of the heap's granules, by address.
     pub(super) granules: BTreeMap<u64, B::Granule>,
     /// Memory that is of no use and could not be given back yet.
@@ -93,33 +92,32 @@ impl<B: Backend> Central<B> {
         }
     }
 
-    /// The free point of a block that a stranger has used.
-    ///
-    /// Its timeline is that of a stream which has left without an event: no query and no wait settles
-    /// it, a synchronize of the context does.
+    /// The free point of a block that a stranger has used: no query and no wait settles it, a synchronize
+    /// of the context does.
     pub(super) fn stranger_point(&mut self) -> FreePoint {
-        let epoch = Epoch::FIRST;
-        if let Some(timeline) = self.strangers {
-            return FreePoint { timeline, epoch };
-        }
-        let timeline = Arc::new(Timeline::without_events(epoch));
-        let id = timeline.id();
-        self.timelines.insert(Arc::clone(&timeline));
-        self.retired.push(timeline);
-        self.strangers = Some(id);
-        FreePoint { timeline: id, epoch }
+        let timelines = &mut self.timelines;
+        let strangers = self.strangers.get_or_insert_with(|| {
+            let timeline = Arc::new(Timeline::without_events(Epoch::MAX));
+            timelines.insert(Arc::clone(&timeline));
+            Strangers { timeline, open: Epoch::FIRST }
+        });
+        FreePoint { timeline: strangers.timeline.id(), epoch: strangers.open }
     }
 
-    /// The timelines whose streams have left, for a synchronize that begins after this. What strangers
+    /// A synchronize of the context is about to begin: what it settles of the strangers' uses. What they
     /// use from now on is not among it.
-    pub(super) fn retired_by_now(&mut self) -> Vec<Arc<Timeline<PooledEvent<B>>>> {
-        self.strangers = None;
-        self.retired.clone()
+    pub(super) fn strangers_by_now(&mut self) -> Option<(Arc<Timeline<PooledEvent<B>>>, Epoch)> {
+        let strangers = self.strangers.as_mut()?;
+        let epoch = strangers.open;
+        strangers.open = epoch.next();
+        Some((Arc::clone(&strangers.timeline), epoch))
     }
 
-    /// Whether the events of a stream that has left may still finish.
-    pub(super) fn has_retired(&self) -> bool {
-        self.retired.iter().any(|timeline| Some(timeline.id()) != self.strangers)
+    /// Whether a free block waits for a stranger.
+    pub(super) fn waits_for_strangers(&self) -> bool {
+        let Some(strangers) = &self.strangers else { return false };
+        let id = strangers.timeline.id();
+        self.heap.waits_for(id)
     }
 
     /// All that the device has given and not got back, in bytes.
@@ -240,6 +238,14 @@ impl<B: Backend> Central<B> {
             self.past,
         )
     }
+}
+
+/// Streams that are not registered, all of them as one: nothing but a synchronize of the context can say
+/// that they have finished. One timeline for good, which never leaves and has no events; each synchronize
+/// closes an epoch of it.
+struct Strangers<B: Backend> {
+    timeline: Arc<Timeline<PooledEvent<B>>>,
+    open: Epoch,
 }
 
 /// Adds up what was freed on streams that have left and finished: a scope that never ends must not keep

@@ -119,7 +119,7 @@ impl<B: Backend> Ended for PoolCore<B> {
         let bytes = central.heap.bytes();
         let kept = bytes.clean > 0 && !self.gives_back(may_block);
         let waits = bytes.pending > 0 || !central.stuck.is_empty() || kept || refused;
-        let rests = self.driver.lost().is_some() || !(waits || central.has_retired());
+        let rests = self.driver.lost().is_some() || (!waits && central.retired.is_empty());
         self.rests.store(rests, host::Ordering::Relaxed);
         false
     }
@@ -213,14 +213,18 @@ impl<B: Backend> PoolCore<B> {
         for pin in &pins {
             self.synchronize_stream(&pin.core)?;
         }
-        let retired = self.central.lock().retired.clone();
+        let (retired, strangers) = {
+            let mut central = self.central.lock();
+            central.settle();
+            (central.retired.clone(), central.waits_for_strangers())
+        };
         for timeline in &retired {
             if let Some(closed) = timeline.latest() {
                 self.synchronize(timeline, &closed)?;
             }
         }
         // No event says what strangers, or streams whose last event was refused, still run.
-        if retired.iter().any(|timeline| !timeline.is_over()) {
+        if strangers || retired.iter().any(|timeline| !timeline.is_over()) {
             self.quiesce_strangers()?;
         }
         {
