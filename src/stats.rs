@@ -111,14 +111,12 @@ impl Stats {
         stuck: u64,
         largest_free: u64,
         granules: u64,
-        peak_reserved: u64,
         peak_in_use: u64,
         past: Past,
     ) -> Stats {
         let reserved = bytes.reserved() + taking + stuck;
         Stats {
             reserved,
-            peak_reserved,
             // Out of the heap: on lists or in buffers, which `add_stream` tells apart.
             on_lists: bytes.out,
             peak_in_use,

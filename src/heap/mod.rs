@@ -21,7 +21,7 @@ pub(crate) mod size_class;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use block::{BlockId, State};
-pub(crate) use segment::{Growth, Unused};
+pub(crate) use segment::{ClaimedRoom, Unused};
 
 use crate::fault::seeded;
 use crate::order::{Epoch, Evidence, FreePoint, Stamps, TimelineId};

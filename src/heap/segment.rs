@@ -56,7 +56,7 @@ pub(crate) struct Room {
 
 /// A claimed [`Room`]: its blocks are in transit until the growth is finished or undone.
 #[derive(Debug)]
-pub(crate) struct Growth {
+pub(crate) struct ClaimedRoom {
     mapped: BlockId,
     below: Option<(BlockId, Stamps)>,
     start: u64,
@@ -69,10 +69,10 @@ pub(crate) struct Growth {
     backed: bool,
 }
 
-impl Growth {
+impl ClaimedRoom {
     /// Has the memory come in granules of this size, a multiple of the unit of virtual memory, rather
     /// than in one.
-    pub(crate) fn cut(mut self, granule: u64) -> Growth {
+    pub(crate) fn cut(mut self, granule: u64) -> ClaimedRoom {
         self.granule = granule;
         self
     }
@@ -163,7 +163,7 @@ impl Heap {
 
     /// Claims a room that [`find_room`](Self::find_room) has just found, with `map_bytes` or more to
     /// be mapped.
-    pub(crate) fn claim(&mut self, room: Room, map_bytes: u64) -> Growth {
+    pub(crate) fn claim(&mut self, room: Room, map_bytes: u64) -> ClaimedRoom {
         let hole = self.blocks.get(room.hole);
         let (address, all) = (hole.address, hole.bytes);
         let bytes = map_bytes.max(room.map_bytes).min(all);
@@ -177,7 +177,7 @@ impl Heap {
             self.set_state(below, State::Transit);
             (below, std::mem::take(&mut self.blocks.get_mut(below).stamps))
         });
-        Growth {
+        ClaimedRoom {
             mapped: room.hole,
             below,
             start: room.start,
@@ -192,7 +192,7 @@ impl Heap {
     /// transit, and frees the rest.
     pub(crate) fn finish_growth(
         &mut self,
-        growth: Growth,
+        growth: ClaimedRoom,
         bytes: u64,
         evidence: &dyn Evidence,
     ) -> BlockId {
@@ -230,7 +230,7 @@ impl Heap {
 
     /// Only the first `bytes` of the claimed addresses, not none, have got memory, which stays there for now;
     /// the others are as before the claim.
-    pub(crate) fn shrink_growth(&mut self, growth: &mut Growth, bytes: u64) {
+    pub(crate) fn shrink_growth(&mut self, growth: &mut ClaimedRoom, bytes: u64) {
         self.bytes.claimed -= if growth.backed { 0 } else { growth.bytes };
         growth.backed = true;
         if bytes < growth.bytes {
@@ -241,7 +241,7 @@ impl Heap {
     }
 
     /// The claimed addresses got no memory: everything is as before the claim.
-    pub(crate) fn undo_growth(&mut self, growth: Growth, evidence: &dyn Evidence) {
+    pub(crate) fn undo_growth(&mut self, growth: ClaimedRoom, evidence: &dyn Evidence) {
         self.bytes.claimed -= if growth.backed { 0 } else { growth.bytes };
         self.make_hole(growth.mapped);
         if let Some((below, stamps)) = growth.below {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::PooledEvent;
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::heap::{BlockId, Growth, Heap};
+use crate::heap::{BlockId, ClaimedRoom, Heap};
 use crate::order::{Epoch, FreePoint, Timeline, TimelineId, Timelines, completions};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::tally::Tally;
@@ -227,16 +227,16 @@ impl<B: Backend> Central<B> {
 
     pub(super) fn stats(&self) -> Stats {
         let bytes = self.heap.bytes();
-        Stats::of_heap(
+        let stats = Stats::of_heap(
             bytes,
             self.taking,
             self.stuck_bytes(),
             self.heap.largest_free(),
             self.granules.len() as u64,
-            self.peak_reserved,
             self.peak_in_use,
             self.past,
-        )
+        );
+        Stats { peak_reserved: self.peak_reserved, ..stats }
     }
 }
 
@@ -269,7 +269,7 @@ pub(super) type Granules<B> = Vec<(<B as Backend>::Granule, u64)>;
 pub(super) struct Stuck<B: Backend> {
     pub(super) granules: Granules<B>,
     /// Where they are still mapped, from the first address on: in transit in the heap, which counts them.
-    pub(super) mapped: Option<Growth>,
+    pub(super) mapped: Option<ClaimedRoom>,
 }
 
 impl<B: Backend> Stuck<B> {

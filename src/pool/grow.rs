@@ -3,9 +3,9 @@
 use super::PoolCore;
 use super::miss::{Asked, Mark, Miss};
 use crate::backend::{Backend, ErrorKind};
-use crate::config::Growth as Kind;
+use crate::config::Growth;
 use crate::error::Error;
-use crate::heap::{BlockId, Growth, Unused};
+use crate::heap::{BlockId, ClaimedRoom, Unused};
 use crate::order::{Stamps, Taker};
 
 /// The smallest and the largest unit that the pool grows by, where a request does not need more.
@@ -34,7 +34,7 @@ const RESERVE_STEP: u64 = 256 << 20;
 
 /// Where a growth goes.
 enum Claim {
-    Growth(Growth),
+    Room(ClaimedRoom),
     /// No hole is large enough.
     NoRoom,
     /// It would take the pool over the mark by this many bytes.
@@ -54,15 +54,15 @@ enum ReserveClaim {
     /// A plain segment.
     Segment(u64),
     /// Addresses to map.
-    Growth(Growth, u64),
+    Room(ClaimedRoom, u64),
 }
 
 impl<B: Backend> PoolCore<B> {
     /// The unit of virtual memory, if the pool grows by it.
     fn granularity(&self) -> Option<u64> {
         match self.config.growth {
-            Kind::Virtual => self.driver.granularity(),
-            Kind::Segments => None,
+            Growth::Virtual => self.driver.granularity(),
+            Growth::Segments => None,
         }
     }
 
@@ -123,7 +123,7 @@ impl<B: Backend> PoolCore<B> {
         let mut frugal = false;
         loop {
             let growth = match self.claim_room(miss, cap, frugal, granularity) {
-                Claim::Growth(growth) => growth,
+                Claim::Room(growth) => growth,
                 Claim::NoRoom => {
                     if let Err(error) = self.reserve_addresses(bytes + align, granularity) {
                         miss.asked.meet(error);
@@ -171,7 +171,7 @@ impl<B: Backend> PoolCore<B> {
         let unit = if frugal { 0 } else { unit(reserved, granularity) };
         let map_bytes = room.map_bytes.next_multiple_of(unit.max(granularity));
         let growth = central.heap.claim(room, map_bytes.min(left));
-        Claim::Growth(growth.cut(granule(reserved, granularity)))
+        Claim::Room(growth.cut(granule(reserved, granularity)))
     }
 
     /// Gives clean memory back that no request so far could use, because it lies in pieces, so that as
@@ -265,7 +265,7 @@ impl<B: Backend> PoolCore<B> {
                     drop(central);
                     self.free_to_heap(segment, Stamps::Clean);
                 }
-                ReserveClaim::Growth(growth, step) => {
+                ReserveClaim::Room(growth, step) => {
                     let (growth, granules) = self.map(growth)?;
                     let block = self.finish_growth(growth, granules, step);
                     self.free_to_heap(block, Stamps::Clean);
@@ -293,7 +293,7 @@ impl<B: Backend> PoolCore<B> {
         let central = &mut *central;
         let (heap, timelines) = (&mut central.heap, &central.timelines);
         match heap.find_room(step, 1, granularity, &Taker::nobody(), timelines) {
-            Some(room) => ReserveClaim::Growth(heap.claim(room, step), step),
+            Some(room) => ReserveClaim::Room(heap.claim(room, step), step),
             None => ReserveClaim::NoRoom { step, granularity },
         }
     }

@@ -4,11 +4,11 @@ use super::PoolCore;
 use super::central::{Granules, Stuck};
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::heap::{BlockId, Growth};
+use crate::heap::{BlockId, ClaimedRoom};
 
 impl<B: Backend> PoolCore<B> {
     /// Backs the claimed addresses with granules. On an error the claim is undone.
-    pub(super) fn map(&self, growth: Growth) -> Result<(Growth, Granules<B>), Error> {
+    pub(super) fn map(&self, growth: ClaimedRoom) -> Result<(ClaimedRoom, Granules<B>), Error> {
         let (address, bytes) = (growth.address, growth.bytes);
         let mut granules = Vec::new();
         let mapped = self.map_granules(&growth, &mut granules).and_then(|()| {
@@ -26,7 +26,7 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Creates and maps the granules of a growth, in order, until an error.
-    fn map_granules(&self, growth: &Growth, granules: &mut Granules<B>) -> Result<(), Error> {
+    fn map_granules(&self, growth: &ClaimedRoom, granules: &mut Granules<B>) -> Result<(), Error> {
         for (address, bytes) in growth.granules() {
             let create = |own: &B| own.create_granule(bytes);
             let granule = self.driver.memory("create a granule", create)?;
@@ -44,7 +44,7 @@ impl<B: Backend> PoolCore<B> {
 
     /// Takes back what a growth has mapped, from its first address on, and undoes the claim; all of it
     /// later, if the driver does not unmap it now. Counts as one return.
-    fn unmap_growth(&self, mut growth: Growth, granules: Granules<B>) -> Result<(), Error> {
+    fn unmap_growth(&self, mut growth: ClaimedRoom, granules: Granules<B>) -> Result<(), Error> {
         let address = growth.address;
         let bytes = granules.iter().map(|(_, bytes)| bytes).sum();
         if bytes > 0 {
@@ -74,7 +74,7 @@ impl<B: Backend> PoolCore<B> {
     /// Makes the mapped growth a block of `bytes` bytes, in transit, and frees the rest.
     pub(super) fn finish_growth(
         &self,
-        growth: Growth,
+        growth: ClaimedRoom,
         granules: Granules<B>,
         bytes: u64,
     ) -> BlockId {
