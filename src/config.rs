@@ -174,7 +174,8 @@ impl<B: Backend> PoolBuilder<B> {
 
     /// Whether the pool may make a stream, or an out-of-memory call, wait for *all* that another
     /// stream has queued by now, rather than for what it had queued when it freed a block. `true` by
-    /// default. With `false` the pool rather reports out of memory: for programs in which a stream's
+    /// default. With `false` the pool rather reports out of memory, and gives no plain segment back for an
+    /// allocation, since the driver may wait for whatever runs before it takes one: for programs in which a stream's
     /// queued work can wait for something that the host does only after a later allocation.
     pub fn late_waits(mut self, allowed: bool) -> Self {
         self.config.late_waits = allowed;
@@ -184,6 +185,12 @@ impl<B: Backend> PoolBuilder<B> {
     /// Whether streams that the pool does not know may be capturing into graphs. The pool then never
     /// synchronizes the context, which would break such a capture, but its own events one by one.
     /// `false` by default.
+    ///
+    /// Streams that are not registered can use typed slices of the CUDA backend. No event of the pool says
+    /// when they have finished; so with `true` the memory of such a slice, once freed, stays pending
+    /// (`free_pending` of [`Stats`](crate::Stats)) until
+    /// [`StreamPool::synchronize_context`] is called. Register the streams, or call that now and then, and
+    /// before [`StreamPool::close`].
     pub fn foreign_captures(mut self, possible: bool) -> Self {
         self.config.foreign_captures = possible;
         self

@@ -46,6 +46,8 @@ pub(crate) enum Reason {
     PerThreadStream,
     StreamInUse { buffers: u64, handles: u64 },
     BuffersAlive { buffers: u64 },
+    CallsUnderWay { calls: u64 },
+    NotGivenBack { bytes: u64 },
     Driver { verb: &'static str, kind: ErrorKind },
 }
 
@@ -164,9 +166,13 @@ impl Error {
         )
     }
 
-    /// Something is still in use: live buffers or handles forbid closing a pool or retiring a stream.
+    /// Something is still in use: live buffers, handles or calls under way forbid closing a pool or
+    /// retiring a stream.
     pub fn is_in_use(&self) -> bool {
-        matches!(self.inner.reason, Reason::StreamInUse { .. } | Reason::BuffersAlive { .. })
+        matches!(
+            self.inner.reason,
+            Reason::StreamInUse { .. } | Reason::BuffersAlive { .. } | Reason::CallsUnderWay { .. }
+        )
     }
 }
 
@@ -209,6 +215,12 @@ impl fmt::Display for Error {
             ),
             Reason::BuffersAlive { buffers } => {
                 write!(f, "the pool has {buffers} live buffers: drop them before it is closed")
+            }
+            Reason::CallsUnderWay { calls } => {
+                write!(f, "{calls} calls on the pool are under way: let them return before it is closed")
+            }
+            Reason::NotGivenBack { bytes } => {
+                write!(f, "the pool is closed, and {bytes} bytes could not be given back yet")
             }
             Reason::Driver { verb, kind } => {
                 write!(f, "the driver call to {verb} failed")?;

@@ -7,6 +7,7 @@ mod central;
 mod driver;
 mod end;
 mod foreign;
+mod gate;
 mod grow;
 mod ladder;
 mod mapping;
@@ -19,6 +20,7 @@ mod steal;
 #[cfg(feature = "cuda")]
 mod uses;
 
+use std::collections::VecDeque;
 use std::fmt;
 
 use crate::backend::{Backend, StreamIdentity, StreamKind};
@@ -37,6 +39,7 @@ use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Weak, host};
 use central::Central;
 pub use driver::DriverCalls;
 pub(crate) use driver::{Driver, PooledEvent};
+use gate::Gate;
 pub(crate) use miss::Step;
 use registry::Registry;
 #[cfg(feature = "cuda")]
@@ -94,9 +97,11 @@ pub(crate) struct PoolCore<B: Backend> {
     /// The heap's lock.
     central: Mutex<Central<B>>,
     /// Streams that nothing uses any more, to be retired by the next call that may block.
-    unused: Mutex<Vec<TimelineId>>,
+    unused: Mutex<VecDeque<TimelineId>>,
     unused_count: AtomicUsize,
-    closed: host::AtomicBool,
+    gate: Gate,
+    /// Held by whoever ends the pool, driver calls and all: nothing that allocates or frees takes it.
+    ending: host::Mutex<()>,
     /// Whether this ended pool has nothing to do before another of its streams becomes unused.
     rests: host::AtomicBool,
     steps: Steps,
@@ -180,13 +185,14 @@ impl<B: Backend> StreamPool<B> {
 
     /// Gives unused memory back to the device, until at most `keep` bytes are reserved or no more is
     /// unused, and says how many bytes went back. Only whole granules or segments can go back, and only
-    /// memory whose last use is seen to have finished: nothing is waited for.
+    /// memory whose last use is seen to have finished: the pool waits for nothing (where it grows by plain
+    /// segments the driver may, for whatever runs).
     ///
     /// # Errors
     ///
     /// A driver error. What could not be given back is kept.
     pub fn trim(&self, keep: u64) -> Result<u64, Error> {
-        let _call = self.core().begin_call()?;
+        let _call = self.core().begin_blocking_call()?;
         self.core().trim(keep)
     }
 
@@ -197,8 +203,22 @@ impl<B: Backend> StreamPool<B> {
     ///
     /// As for [`quiesce`](Self::quiesce).
     pub fn synchronize(&self) -> Result<(), Error> {
-        let _call = self.core().begin_call()?;
+        let _call = self.core().begin_blocking_call()?;
         self.core().quiesce_all()
+    }
+
+    /// Blocks the calling thread until everything that was submitted to the whole context has finished,
+    /// also on streams that are not registered, as [`synchronize`](Self::synchronize) does by itself where
+    /// it can be no harm. With [`foreign_captures`](crate::PoolBuilder::foreign_captures) this call alone
+    /// makes memory clean that such streams have used: to be made at a moment when the program knows that
+    /// none of them captures, because it would break the capture.
+    ///
+    /// # Errors
+    ///
+    /// [`is_capture`](Error::is_capture) while a registered stream captures; the driver's error.
+    pub fn synchronize_context(&self) -> Result<(), Error> {
+        let _call = self.core().begin_blocking_call()?;
+        self.core().synchronize_context()
     }
 
     /// What the pool holds and has done. Takes each lock once, for a moment.
@@ -221,8 +241,10 @@ impl<B: Backend> StreamPool<B> {
     ///
     /// # Errors
     ///
-    /// [`is_in_use`](Error::is_in_use) while buffers live, and then nothing has changed; a driver error,
-    /// and then the pool is closed and what is left is given back later.
+    /// [`is_in_use`](Error::is_in_use) while buffers live or other calls on the pool are under way, and then
+    /// nothing has changed; a driver error, or [`is_capture`](Error::is_capture) where a stream captures that
+    /// must be waited for, and then the pool is closed, what is left is given back by later calls of any
+    /// pool, and calling this again tries again.
     pub fn close(&self) -> Result<(), Error> {
         self.core().close()
     }
@@ -255,6 +277,7 @@ impl<B: Backend> Drop for Call<'_, B> {
         if self.pool.driver.lost().is_some() {
             self.pool.shut_hits();
         }
+        self.pool.gate.exit();
     }
 }
 
@@ -273,7 +296,8 @@ impl<B: Backend> PoolCore<B> {
             central: Mutex::new(Central::new()),
             unused: Mutex::default(),
             unused_count: AtomicUsize::new(0),
-            closed: host::AtomicBool::new(false),
+            gate: Gate::default(),
+            ending: host::Mutex::new(()),
             rests: host::AtomicBool::new(false),
             steps: Steps::default(),
         }
@@ -317,23 +341,32 @@ impl<B: Backend> PoolCore<B> {
     /// What every call that may block does first: refuses on a closed pool or a lost device, and does
     /// what drops have left for it.
     pub(crate) fn begin_call(&self) -> Result<Call<'_, B>, Error> {
-        self.check_open()?;
-        let call = Call { pool: self };
-        self.tend();
-        end::poll();
-        Ok(call)
+        self.begin_call_that(false)
     }
 
-    fn check_open(&self) -> Result<(), Error> {
+    /// The same for a call that may block until work on the device has finished.
+    pub(crate) fn begin_blocking_call(&self) -> Result<Call<'_, B>, Error> {
+        self.begin_call_that(true)
+    }
+
+    fn begin_call_that(&self, may_block: bool) -> Result<Call<'_, B>, Error> {
         if let Some(error) = self.driver.lost() {
             self.shut_hits();
             return Err(error.clone());
         }
-        // Relaxed: a call that runs beside `close` may come before it.
-        if self.closed.load(host::Ordering::Relaxed) {
+        if !self.gate.enter() {
             return Err(Error::new(Reason::Closed));
         }
-        Ok(())
+        let call = Call { pool: self };
+        self.tend();
+        end::poll(may_block);
+        Ok(call)
+    }
+
+    /// A call that cannot be refused, since it is the end of something: it does nothing for others.
+    pub(crate) fn begin_end(&self) -> Call<'_, B> {
+        self.gate.enter_always();
+        Call { pool: self }
     }
 
     /// Keeps every stream from serving hits: the device is lost or the pool closed.
@@ -356,7 +389,7 @@ impl<B: Backend> PoolCore<B> {
 
     /// Leaves a note that nothing uses a stream any more. Called under the stream's lock.
     pub(crate) fn note_unused(&self, id: TimelineId) {
-        self.unused.lock().push(id);
+        self.unused.lock().push_back(id);
         // Release, with the acquire of the lock: the count is a hint, the list is the truth.
         self.unused_count.fetch_add(1, Ordering::Release);
     }
@@ -374,9 +407,15 @@ impl<B: Backend> PoolCore<B> {
 
     /// A buffer of no bytes.
     pub(crate) fn alloc_nothing(&self, core: &StreamCore<B>) -> Result<Buffer<B>, Error> {
-        self.check_open()?;
+        if let Some(error) = self.driver.lost() {
+            return Err(error.clone());
+        }
         {
             let mut state = core.state.lock();
+            // Looked at under the lock: whoever closes the pool counts the buffers after the mark.
+            if state.detours.has(Detours::CLOSED) {
+                return Err(Error::new(Reason::Closed));
+            }
             state.take(0);
             state.counters.misses += 1;
         }
@@ -392,6 +431,7 @@ impl<B: Backend> PoolCore<B> {
     pub(crate) fn free_to_heap(&self, block: BlockId, stamps: Stamps) {
         let mut central = self.central.lock();
         let central = &mut *central;
+        central.returns += 1;
         central.heap.free(block, stamps, &central.timelines);
     }
 
@@ -417,7 +457,7 @@ impl<B: Backend> PoolCore<B> {
     fn reset_peak(&self) {
         let streams = self.streams();
         let mut central = self.central.lock();
-        central.heap.reset_peak();
+        central.reset_peak_reserved();
         let mut in_use = 0;
         for core in streams.iter() {
             let mut state = core.state.lock();

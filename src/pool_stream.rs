@@ -158,7 +158,7 @@ impl<B: Backend> PoolStream<B> {
     ///
     /// As for [`mark`](Self::mark).
     pub fn synchronize(&self) -> Result<(), Error> {
-        let _call = self.core.pool.begin_call()?;
+        let _call = self.core.pool.begin_blocking_call()?;
         self.core.pool.synchronize_stream(&self.core)
     }
 

@@ -212,7 +212,7 @@ impl<B: Backend> StreamPool<B> {
     /// # Ok::<(), streampool::Error>(())
     /// ```
     pub fn quiesce(&self) -> Result<QuiescentScope<B>, Error> {
-        let _call = self.core().begin_call()?;
+        let _call = self.core().begin_blocking_call()?;
         let scope = ScopeId::fresh();
         self.core().quiesce_streams(Some(scope))?;
         Ok(QuiescentScope::open(Arc::clone(self.core()), scope))

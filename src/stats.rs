@@ -14,9 +14,9 @@ use crate::sync::host::{AtomicU64, Ordering};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
-    /// Taken from the device and not given back.
+    /// Taken from the device and not given back, with what is just being taken.
     pub reserved: u64,
-    /// The most that `reserved` has been since the start or the last reset. Exact.
+    /// The most that the device has given since the start or the last reset. Exact.
     pub peak_reserved: u64,
     /// In buffers, as the pool rounds them.
     pub in_use: u64,
@@ -148,7 +148,6 @@ impl Stats {
         let reserved = bytes.reserved() + taking + stuck;
         Stats {
             reserved,
-            peak_reserved: bytes.peak_reserved.max(reserved),
             // Out of the heap: on lists or in buffers, which `add_stream` tells apart.
             on_lists: bytes.out,
             peak_in_use,

@@ -21,7 +21,7 @@ pub(crate) mod size_class;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use block::{BlockId, State};
-pub(crate) use segment::{Growth, Unused};
+pub(crate) use segment::{ClaimedRoom, Unused};
 
 use crate::fault::seeded;
 use crate::order::{Epoch, Evidence, FreePoint, Stamps, TimelineId};
@@ -69,8 +69,8 @@ pub(crate) struct Bytes {
     pub(crate) transit: u64,
     /// Out of reach until a synchronize succeeds.
     pub(crate) quarantined: u64,
-    /// The most that `reserved` has been since it was last reset.
-    pub(crate) peak_reserved: u64,
+    /// The part of `transit` that has no memory behind it yet.
+    pub(crate) claimed: u64,
 }
 
 impl Bytes {
@@ -87,11 +87,6 @@ impl Bytes {
 impl Heap {
     pub(crate) fn bytes(&self) -> Bytes {
         self.bytes
-    }
-
-    /// Starts the peak of reserved bytes anew from what is reserved now.
-    pub(crate) fn reset_peak(&mut self) {
-        self.bytes.peak_reserved = self.bytes.reserved();
     }
 
     /// The size of the largest free block, in bytes.
@@ -222,6 +217,16 @@ impl Heap {
         points
     }
 
+    /// Whether a free block waits for this timeline, maybe beside others.
+    pub(crate) fn waits_for(&self, timeline: TimelineId) -> bool {
+        let of = |entry: Entry| {
+            self.stamps(entry.id).points().iter().any(|point| point.timeline == timeline)
+        };
+        self.pending
+            .iter()
+            .any(|((first, _), shelf)| *first == timeline || shelf.mixed.iter().any(of))
+    }
+
     /// Sets the free blocks aside that wait for this timeline first: nothing can close its epochs any
     /// more, so that only a synchronize can say that they have completed.
     pub(crate) fn quarantine_timeline(&mut self, timeline: TimelineId) {
@@ -284,7 +289,6 @@ impl Heap {
                 self.holes.insert(id);
             }
         }
-        self.bytes.peak_reserved = self.bytes.peak_reserved.max(self.bytes.reserved());
     }
 
     fn shelve(&mut self, id: BlockId) {

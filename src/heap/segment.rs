@@ -56,7 +56,7 @@ pub(crate) struct Room {
 
 /// A claimed [`Room`]: its blocks are in transit until the growth is finished or undone.
 #[derive(Debug)]
-pub(crate) struct Growth {
+pub(crate) struct ClaimedRoom {
     mapped: BlockId,
     below: Option<(BlockId, Stamps)>,
     start: u64,
@@ -65,12 +65,14 @@ pub(crate) struct Growth {
     pub(crate) bytes: u64,
     /// The size of its granules; the last may be smaller.
     granule: u64,
+    /// There is memory behind the addresses.
+    backed: bool,
 }
 
-impl Growth {
+impl ClaimedRoom {
     /// Has the memory come in granules of this size, a multiple of the unit of virtual memory, rather
     /// than in one.
-    pub(crate) fn cut(mut self, granule: u64) -> Growth {
+    pub(crate) fn cut(mut self, granule: u64) -> ClaimedRoom {
         self.granule = granule;
         self
     }
@@ -161,7 +163,7 @@ impl Heap {
 
     /// Claims a room that [`find_room`](Self::find_room) has just found, with `map_bytes` or more to
     /// be mapped.
-    pub(crate) fn claim(&mut self, room: Room, map_bytes: u64) -> Growth {
+    pub(crate) fn claim(&mut self, room: Room, map_bytes: u64) -> ClaimedRoom {
         let hole = self.blocks.get(room.hole);
         let (address, all) = (hole.address, hole.bytes);
         let bytes = map_bytes.max(room.map_bytes).min(all);
@@ -170,22 +172,32 @@ impl Heap {
             self.holes.insert(rest);
         }
         self.set_state(room.hole, State::Transit);
+        self.bytes.claimed += bytes;
         let below = room.below.map(|below| {
             self.set_state(below, State::Transit);
             (below, std::mem::take(&mut self.blocks.get_mut(below).stamps))
         });
-        Growth { mapped: room.hole, below, start: room.start, address, bytes, granule: bytes }
+        ClaimedRoom {
+            mapped: room.hole,
+            below,
+            start: room.start,
+            address,
+            bytes,
+            granule: bytes,
+            backed: false,
+        }
     }
 
     /// The claimed addresses have memory now: makes the block of `bytes` bytes, in
     /// transit, and frees the rest.
     pub(crate) fn finish_growth(
         &mut self,
-        growth: Growth,
+        growth: ClaimedRoom,
         bytes: u64,
         evidence: &dyn Evidence,
     ) -> BlockId {
         self.segments.granules.extend(growth.granules());
+        self.bytes.claimed -= growth.bytes;
         let mut block = growth.mapped;
         let mut old = Stamps::Clean;
         if let Some((below, stamps)) = growth.below {
@@ -216,16 +228,21 @@ impl Heap {
         block
     }
 
-    /// Only the first `bytes` of the claimed addresses, not all and not none, have got memory: the others
-    /// are as before the claim.
-    pub(crate) fn shrink_growth(&mut self, growth: &mut Growth, bytes: u64) {
-        let rest = self.blocks.split(growth.mapped, bytes);
-        self.make_hole(rest);
-        growth.bytes = bytes;
+    /// Only the first `bytes` of the claimed addresses, not none, have got memory, which stays there for now;
+    /// the others are as before the claim.
+    pub(crate) fn shrink_growth(&mut self, growth: &mut ClaimedRoom, bytes: u64) {
+        self.bytes.claimed -= if growth.backed { 0 } else { growth.bytes };
+        growth.backed = true;
+        if bytes < growth.bytes {
+            let rest = self.blocks.split(growth.mapped, bytes);
+            self.make_hole(rest);
+            growth.bytes = bytes;
+        }
     }
 
     /// The claimed addresses got no memory: everything is as before the claim.
-    pub(crate) fn undo_growth(&mut self, growth: Growth, evidence: &dyn Evidence) {
+    pub(crate) fn undo_growth(&mut self, growth: ClaimedRoom, evidence: &dyn Evidence) {
+        self.bytes.claimed -= if growth.backed { 0 } else { growth.bytes };
         self.make_hole(growth.mapped);
         if let Some((below, stamps)) = growth.below {
             self.free(below, stamps, evidence);

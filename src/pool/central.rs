@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::PooledEvent;
 use crate::backend::Backend;
-use crate::heap::{Growth, Heap};
+use crate::error::Error;
+use crate::heap::{BlockId, ClaimedRoom, Heap};
 use crate::order::{Epoch, FreePoint, Timeline, TimelineId, Timelines, completions};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::tally::Tally;
@@ -30,19 +31,28 @@ pub(super) struct Central<B: Backend> {
     foreign_bound: usize,
     /// Own timelines whose streams have left, oldest first, until they are over.
     pub(super) retired: Vec<Arc<Timeline<PooledEvent<B>>>>,
-    /// Stands for the uses by strangers since the last synchronize of the context began: streams that
-    /// are not registered, so that nothing but such a synchronize can say that they have finished.
-    strangers: Option<TimelineId>,
+    /// Stands for the uses by strangers, once there are any.
+    strangers: Option<Strangers<B>>,
     /// The memory of the heap's granules, by address.
     pub(super) granules: BTreeMap<u64, B::Granule>,
     /// Memory that is of no use and could not be given back yet.
     pub(super) stuck: Vec<Stuck<B>>,
     /// Plain segments that a thread is taking from the device, in bytes.
     pub(super) taking: u64,
+    /// Memory that was stuck and that a thread is giving back, in bytes that the heap does not count.
+    pub(super) returning: u64,
+    /// Streams that are marked and whose last event another thread is about to publish: until then
+    /// nobody can wait for what they hold.
+    pub(super) leaving: u64,
+    /// Counts what a search that came too early has missed: whatever came back from transit, was freed by
+    /// the long way, or became something to wait for because its stream has left. Only rises.
+    pub(super) returns: u64,
     /// What retired streams have counted.
     pub(super) past: Past,
     /// What was freed on them in scopes that have not ended.
     accounts: BTreeMap<ScopeId, Vec<(TimelineId, Tally)>>,
+    /// The most that the device had given since the last reset, in bytes.
+    peak_reserved: u64,
     /// The most that has been seen in use, in bytes.
     pub(super) peak_in_use: u64,
     /// The count of completions when the heap was last settled.
@@ -61,8 +71,12 @@ impl<B: Backend> Central<B> {
             granules: BTreeMap::new(),
             stuck: Vec::new(),
             taking: 0,
+            returning: 0,
+            leaving: 0,
+            returns: 0,
             past: Past::default(),
             accounts: BTreeMap::new(),
+            peak_reserved: 0,
             peak_in_use: 0,
             settled: 0,
         }
@@ -78,33 +92,32 @@ impl<B: Backend> Central<B> {
         }
     }
 
-    /// The free point of a block that a stranger has used.
-    ///
-    /// Its timeline is that of a stream which has left without an event: no query and no wait settles
-    /// it, a synchronize of the context does.
+    /// The free point of a block that a stranger has used: no query and no wait settles it, a synchronize
+    /// of the context does.
     pub(super) fn stranger_point(&mut self) -> FreePoint {
-        let epoch = Epoch::FIRST;
-        if let Some(timeline) = self.strangers {
-            return FreePoint { timeline, epoch };
-        }
-        let timeline = Arc::new(Timeline::without_events(epoch));
-        let id = timeline.id();
-        self.timelines.insert(Arc::clone(&timeline));
-        self.retired.push(timeline);
-        self.strangers = Some(id);
-        FreePoint { timeline: id, epoch }
+        let timelines = &mut self.timelines;
+        let strangers = self.strangers.get_or_insert_with(|| {
+            let timeline = Arc::new(Timeline::without_events(Epoch::MAX));
+            timelines.insert(Arc::clone(&timeline));
+            Strangers { timeline, open: Epoch::FIRST }
+        });
+        FreePoint { timeline: strangers.timeline.id(), epoch: strangers.open }
     }
 
-    /// The timelines whose streams have left, for a synchronize that begins after this. What strangers
+    /// A synchronize of the context is about to begin: what it settles of the strangers' uses. What they
     /// use from now on is not among it.
-    pub(super) fn retired_by_now(&mut self) -> Vec<Arc<Timeline<PooledEvent<B>>>> {
-        self.strangers = None;
-        self.retired.clone()
+    pub(super) fn strangers_by_now(&mut self) -> Option<(Arc<Timeline<PooledEvent<B>>>, Epoch)> {
+        let strangers = self.strangers.as_mut()?;
+        let epoch = strangers.open;
+        strangers.open = epoch.next();
+        Some((Arc::clone(&strangers.timeline), epoch))
     }
 
-    /// Whether the events of a stream that has left may still finish.
-    pub(super) fn has_retired(&self) -> bool {
-        self.retired.iter().any(|timeline| Some(timeline.id()) != self.strangers)
+    /// Whether a free block waits for a stranger.
+    pub(super) fn waits_for_strangers(&self) -> bool {
+        let Some(strangers) = &self.strangers else { return false };
+        let id = strangers.timeline.id();
+        self.heap.waits_for(id)
     }
 
     /// All that the device has given and not got back, in bytes.
@@ -112,13 +125,54 @@ impl<B: Backend> Central<B> {
         self.heap.bytes().reserved() + self.taking + self.stuck_bytes()
     }
 
+    /// Notes how much the device has given, without what is only claimed. To be called wherever it becomes
+    /// more.
+    pub(super) fn see_reserved(&mut self) {
+        self.peak_reserved = self.peak_reserved.max(self.taken());
+    }
+
+    /// Starts the peak of reserved bytes anew from what is reserved now.
+    pub(super) fn reset_peak_reserved(&mut self) {
+        self.peak_reserved = self.taken();
+    }
+
+    fn taken(&self) -> u64 {
+        self.reserved() - self.taking - self.heap.bytes().claimed
+    }
+
     /// What threads have that are making a driver call for it, in bytes.
     pub(super) fn in_transit(&self) -> u64 {
         self.heap.bytes().transit + self.taking
     }
 
+    /// Whether other threads have something in their hands that may serve a request when it is back.
+    pub(super) fn is_in_motion(&self) -> bool {
+        self.in_transit() > 0 || self.leaving > 0
+    }
+
+    /// A stream that was leaving has left, or stays.
+    pub(super) fn end_leaving(&mut self) {
+        self.leaving -= 1;
+        self.returns += 1;
+    }
+
     pub(super) fn stuck_bytes(&self) -> u64 {
-        self.stuck.iter().map(Stuck::uncounted).sum()
+        self.stuck.iter().map(Stuck::uncounted).sum::<u64>() + self.returning
+    }
+
+    /// A claim of `claimed` bytes of [`taking`](Self::taking) ends: with a segment at an address and of a
+    /// size, which is a block in transit then, or with an error.
+    pub(super) fn finish_segment(
+        &mut self,
+        claimed: u64,
+        taken: Result<(u64, u64), Error>,
+    ) -> Result<BlockId, Error> {
+        self.taking -= claimed;
+        self.returns += 1;
+        let (address, bytes) = taken?;
+        let segment = self.heap.add_segment(address, bytes);
+        self.see_reserved();
+        Ok(segment)
     }
 
     /// Moves the blocks of at least `bytes` bytes of a stream's list into the heap. The heap's lock is
@@ -173,7 +227,7 @@ impl<B: Backend> Central<B> {
 
     pub(super) fn stats(&self) -> Stats {
         let bytes = self.heap.bytes();
-        Stats::of_heap(
+        let stats = Stats::of_heap(
             bytes,
             self.taking,
             self.stuck_bytes(),
@@ -181,8 +235,17 @@ impl<B: Backend> Central<B> {
             self.granules.len() as u64,
             self.peak_in_use,
             self.past,
-        )
+        );
+        Stats { peak_reserved: self.peak_reserved, ..stats }
     }
+}
+
+/// Streams that are not registered, all of them as one: nothing but a synchronize of the context can say
+/// that they have finished. One timeline for good, which never leaves and has no events; each synchronize
+/// closes an epoch of it.
+struct Strangers<B: Backend> {
+    timeline: Arc<Timeline<PooledEvent<B>>>,
+    open: Epoch,
 }
 
 /// Adds up what was freed on streams that have left and finished: a scope that never ends must not keep
@@ -206,7 +269,7 @@ pub(super) type Granules<B> = Vec<(<B as Backend>::Granule, u64)>;
 pub(super) struct Stuck<B: Backend> {
     pub(super) granules: Granules<B>,
     /// Where they are still mapped, from the first address on: in transit in the heap, which counts them.
-    pub(super) mapped: Option<Growth>,
+    pub(super) mapped: Option<ClaimedRoom>,
 }
 
 impl<B: Backend> Stuck<B> {

@@ -1,93 +1,136 @@
 //! How a pool ends: closed by hand, or left behind and finished by whoever calls any pool next.
 
-use super::{PoolCore, PoolHandle};
+use super::miss::Asked;
+use super::{PoolCore, PoolHandle, PoolId};
 use crate::backend::Backend;
 use crate::error::{Error, Reason};
 use crate::pool_stream::core::Detours;
 use crate::sync::{Arc, Ordering, host};
 
-use super::miss::Asked;
-
-/// A pool that has no handle any more and still holds memory.
+/// A pool that nobody will call any more, or that could not be closed at once, and still holds memory.
 trait Ended: Send + Sync {
-    /// Gives back what has completed, waiting for nothing; says whether all is given back.
-    fn try_finish(&self) -> bool;
+    fn id(&self) -> PoolId;
+
+    /// Gives back what has completed; says whether all is given back. What may block, it does only where
+    /// the caller may.
+    fn try_finish(&self, may_block: bool) -> bool;
 }
 
-/// The ended pools of the process. A pool that is still here when the process exits is leaked, with the
-/// driver's leave: the driver must not be called then.
-static ENDED: host::Mutex<Vec<Arc<dyn Ended>>> = host::Mutex::new(Vec::new());
+/// The ended pools of the process, each once. A pool that is still here when the process exits is leaked,
+/// with the driver's leave: the driver must not be called then.
+struct EndedPools {
+    waiting: Vec<Arc<dyn Ended>>,
+    /// Those that a thread is just looking after, and whether they were listed again meanwhile.
+    in_hand: Vec<(PoolId, bool)>,
+}
+
+static ENDED: host::Mutex<EndedPools> =
+    host::Mutex::new(EndedPools { waiting: Vec::new(), in_hand: Vec::new() });
 static ENDED_COUNT: host::AtomicUsize = host::AtomicUsize::new(0);
 
 /// How many ended pools one call looks after.
 const POLL_AT_ONCE: usize = 4;
 
-fn ended() -> host::MutexGuard<'static, Vec<Arc<dyn Ended>>> {
+fn ended() -> host::MutexGuard<'static, EndedPools> {
     // A panic elsewhere leaves the list whole: it is only pushed to and taken from.
     ENDED.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-fn leave(pools: Vec<Arc<dyn Ended>>) {
-    if pools.is_empty() {
-        return;
+impl EndedPools {
+    fn has(&self, id: PoolId) -> bool {
+        self.waiting.iter().any(|own| own.id() == id) || self.in_hand.iter().any(|own| own.0 == id)
     }
-    let mut ended = ended();
-    ended.extend(pools);
-    ENDED_COUNT.store(ended.len(), host::Ordering::Relaxed);
+
+    /// Lists a pool, if it is not.
+    fn list(&mut self, pool: Arc<dyn Ended>) {
+        let id = pool.id();
+        if let Some(own) = self.in_hand.iter_mut().find(|own| own.0 == id) {
+            own.1 = true;
+        } else if !self.has(id) {
+            self.waiting.push(pool);
+            ENDED_COUNT.store(self.waiting.len(), host::Ordering::Relaxed);
+        }
+    }
 }
 
 /// Lets a few ended pools give back what has completed since. Called by the calls that may block.
-pub(super) fn poll() {
+pub(super) fn poll(may_block: bool) {
     // Relaxed: a pool that is missed now is met by the next call.
     if ENDED_COUNT.load(host::Ordering::Relaxed) == 0 {
         return;
     }
     let pools: Vec<_> = {
         let mut ended = ended();
-        let few = ended.len().min(POLL_AT_ONCE);
-        let pools = ended.drain(..few).collect();
-        ENDED_COUNT.store(ended.len(), host::Ordering::Relaxed);
+        let few = ended.waiting.len().min(POLL_AT_ONCE);
+        let pools: Vec<_> = ended.waiting.drain(..few).collect();
+        ended.in_hand.extend(pools.iter().map(|pool| (pool.id(), false)));
+        ENDED_COUNT.store(ended.waiting.len(), host::Ordering::Relaxed);
         pools
     };
-    leave(pools.into_iter().filter(|pool| !pool.try_finish()).collect());
+    for pool in pools {
+        let finished = pool.try_finish(may_block);
+        let mut ended = ended();
+        let at = ended.in_hand.iter().position(|own| own.0 == pool.id());
+        let (_, again) = ended.in_hand.swap_remove(at.expect("a pool in hand is noted"));
+        if !finished || again {
+            ended.list(pool);
+        }
+    }
 }
 
 impl<B: Backend> Drop for PoolHandle<B> {
-    /// The last handle: gives back what it can without waiting, and leaves the rest for a later call.
+    /// The last handle: gives back what it can without waiting, and leaves the rest for a later call. With
+    /// a buffer alive, or where a buffer's stream has brought a handle of an ended pool back for a while,
+    /// it leaves all of it.
     fn drop(&mut self) {
-        if !self.core.try_finish() {
-            leave(vec![Arc::clone(&self.core) as Arc<dyn Ended>]);
+        let core = &self.core;
+        let later = core.live_buffers() > 0 || ended().has(core.id);
+        if later || !core.try_finish(false) {
+            ended().list(Arc::clone(core) as Arc<dyn Ended>);
         }
     }
 }
 
 impl<B: Backend> Ended for PoolCore<B> {
-    fn try_finish(&self) -> bool {
+    fn id(&self) -> PoolId {
+        self.id
+    }
+
+    fn try_finish(&self, may_block: bool) -> bool {
+        // Whoever closes it by hand does all of this.
+        let Ok(_ending) = self.ending.try_lock() else { return false };
         // Relaxed: a note that is missed now is met by the next call.
         if self.rests.load(host::Ordering::Relaxed)
             && self.unused_count.load(Ordering::Relaxed) == 0
         {
             return false;
         }
-        if self.finish_some() {
-            return true;
-        }
+        let refused = match self.finish_some(may_block) {
+            Ok(true) => return true,
+            Ok(false) => false,
+            Err(error) => {
+                self.driver.keep_error(error);
+                true
+            }
+        };
         // With nothing under way the pool has work again when a stream's last buffer is dropped. Noted
         // under the lock: of two threads that get here, the one that looks last has the last word.
         let central = self.central.lock();
-        let waits = central.heap.bytes().pending > 0 || !central.stuck.is_empty();
-        let rests = self.driver.lost().is_some() || !(waits || central.has_retired());
+        let bytes = central.heap.bytes();
+        let kept = bytes.clean > 0 && !self.gives_back(may_block);
+        let waits = bytes.pending > 0 || !central.stuck.is_empty() || kept || refused;
+        let rests = self.driver.lost().is_some() || (!waits && central.retired.is_empty());
         self.rests.store(rests, host::Ordering::Relaxed);
         false
     }
 }
 
 impl<B: Backend> PoolCore<B> {
-    /// Gives back what has completed; says whether all is given back.
-    fn finish_some(&self) -> bool {
+    /// Gives back what has completed; says whether all is given back. An error: the addresses could not go.
+    fn finish_some(&self, may_block: bool) -> Result<bool, Error> {
         if self.driver.lost().is_some() {
             // Nothing can be given back to a lost device; its streams go as they are.
-            return self.abandon_streams();
+            return Ok(self.abandon_streams());
         }
         self.tend();
         let streams = self.streams();
@@ -101,69 +144,87 @@ impl<B: Backend> PoolCore<B> {
         let mut asked = Asked::default();
         self.ask_everything(&mut asked);
         self.retry_stuck();
-        let given = self.give_back(0);
+        let given = if self.gives_back(may_block) { self.give_back(0) } else { Ok(0) };
         for error in asked.error.into_iter().chain(given.err()) {
             self.driver.keep_error(error);
         }
-        let empty = self.registry.lock().is_empty();
-        empty && self.release_rest()
+        // While there is a handle, streams may stay: its drop ends the pool once more.
+        let left = self.registry.lock().is_empty() || self.handle.lock().strong_count() > 0;
+        if left { self.release_rest() } else { Ok(false) }
     }
-}
 
-impl<B: Backend> PoolCore<B> {
-    /// With no memory left, gives the addresses back and destroys the events.
-    fn release_rest(&self) -> bool {
+    /// With no memory left, gives the addresses back and destroys the events; says whether that was so.
+    fn release_rest(&self) -> Result<bool, Error> {
         let ranges = {
             let mut central = self.central.lock();
             if central.reserved() > 0 {
-                return false;
+                return Ok(false);
             }
             central.heap.take_empty_ranges()
         };
-        let mut all = true;
+        let mut result = Ok(true);
         for (address, bytes) in ranges {
             // SAFETY: the heap says that nothing is mapped in the range, and has forgotten it.
             let release = |own: &B| unsafe { own.release_range(address, bytes) };
             if let Err(error) = self.driver.memory("release a range of addresses", release) {
-                self.driver.keep_error(error);
                 self.central.lock().heap.add_range(address, bytes);
-                all = false;
+                result = Err(error);
             }
         }
-        if all {
+        if result.is_ok() {
             self.driver.destroy_events(true);
         }
-        all
+        result
+    }
+
+    fn live_buffers(&self) -> u64 {
+        self.streams().iter().map(|core| core.state.lock().live()).sum()
     }
 
     /// Ends the pool by hand.
-    pub(super) fn close(&self) -> Result<(), Error> {
+    pub(super) fn close(self: &Arc<Self>) -> Result<(), Error> {
         if let Some(error) = self.driver.lost() {
             return Err(error.clone());
         }
-        // The mark first: from here on no stream serves a hit, and no other call begins.
-        let was_closed = self.closed.swap(true, host::Ordering::Relaxed);
+        // Nobody else ends it meanwhile.
+        let _ending = self.ending.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // The mark first: from here on no stream serves a hit, and no other call begins. One that has begun
+        // may still hand a buffer out.
+        let (was_closed, calls) = self.gate.close();
         self.shut_hits();
-        let buffers: u64 = self.streams().iter().map(|core| core.state.lock().live()).sum();
-        if buffers > 0 {
+        let buffers = self.live_buffers();
+        if buffers > 0 || calls > 0 {
             if !was_closed {
                 self.reopen();
             }
-            return Err(Error::new(Reason::BuffersAlive { buffers }));
+            return Err(Error::new(match buffers {
+                0 => Reason::CallsUnderWay { calls },
+                _ => Reason::BuffersAlive { buffers },
+            }));
         }
+        // What is left after an error is looked after like that of a pool that was left behind.
+        self.give_all_back().inspect_err(|_| ended().list(Arc::clone(self) as Arc<dyn Ended>))
+    }
+
+    /// Waits for everything that the pool's blocks wait for, and gives everything back.
+    fn give_all_back(&self) -> Result<(), Error> {
         self.retire_all_unused()?;
         let pins = self.pin_all();
         for pin in &pins {
             self.synchronize_stream(&pin.core)?;
         }
-        let retired = self.central.lock().retired.clone();
+        let (retired, strangers) = {
+            let mut central = self.central.lock();
+            central.settle();
+            (central.retired.clone(), central.waits_for_strangers())
+        };
         for timeline in &retired {
             if let Some(closed) = timeline.latest() {
                 self.synchronize(timeline, &closed)?;
             }
         }
         // No event says what strangers, or streams whose last event was refused, still run.
-        if retired.iter().any(|timeline| !timeline.is_over()) {
+        if strangers || retired.iter().any(|timeline| !timeline.is_over()) {
             self.quiesce_strangers()?;
         }
         {
@@ -173,10 +234,14 @@ impl<B: Backend> PoolCore<B> {
             }
         }
         drop(pins);
+        let passed_over = self.synchronize_foreign()?;
         self.retry_stuck();
         self.give_back(0)?;
-        self.release_rest();
-        Ok(())
+        if self.release_rest()? {
+            return Ok(());
+        }
+        let bytes = self.central.lock().reserved();
+        Err(passed_over.unwrap_or_else(|| Error::new(Reason::NotGivenBack { bytes })))
     }
 
     /// The device is lost: lets the streams go that nothing uses, and says whether none is left.
@@ -196,9 +261,9 @@ impl<B: Backend> PoolCore<B> {
     }
 
     fn reopen(&self) {
-        self.closed.store(false, host::Ordering::Relaxed);
         for core in self.streams().iter() {
             core.state.lock().detours.set(Detours::CLOSED, false);
         }
+        self.gate.reopen();
     }
 }

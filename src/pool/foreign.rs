@@ -11,19 +11,26 @@ impl<B: Backend> PoolCore<B> {
     /// blocks of this one wait for: a synchronize of this pool's own context says nothing of them.
     pub(crate) fn quiesce_all(&self) -> Result<(), Error> {
         self.quiesce_streams(None)?;
+        self.synchronize_foreign().map(drop)
+    }
+
+    /// Waits for the streams of other pools that free blocks wait for. Those that capture are passed over:
+    /// gives the error of one.
+    pub(super) fn synchronize_foreign(&self) -> Result<Option<Error>, Error> {
+        let mut passed_over = None;
         let mut skip: Vec<TimelineId> = Vec::new();
         // A block with several such free points waits for the first of them first.
         while let Some((timeline, epoch)) = self.pending_foreign(&skip) {
             match self.synchronize_epoch(&timeline, epoch) {
                 Ok(()) => {}
-                Err(error) if error.is_capture() => {}
+                Err(error) if error.is_capture() => passed_over = Some(error),
                 Err(error) => return Err(error),
             }
             if timeline.completed() < epoch {
                 skip.push(timeline.id());
             }
         }
-        Ok(())
+        Ok(passed_over)
     }
 
     /// A stream of another pool that a free block waits for, and the last epoch that one waits for.

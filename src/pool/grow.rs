@@ -3,9 +3,9 @@
 use super::PoolCore;
 use super::miss::{Asked, Mark, Miss};
 use crate::backend::{Backend, ErrorKind};
-use crate::config::Growth as Kind;
+use crate::config::Growth;
 use crate::error::Error;
-use crate::heap::{BlockId, Growth, Unused};
+use crate::heap::{BlockId, ClaimedRoom, Unused};
 use crate::order::{Stamps, Taker};
 
 /// The smallest and the largest unit that the pool grows by, where a request does not need more.
@@ -34,7 +34,7 @@ const RESERVE_STEP: u64 = 256 << 20;
 
 /// Where a growth goes.
 enum Claim {
-    Growth(Growth),
+    Room(ClaimedRoom),
     /// No hole is large enough.
     NoRoom,
     /// It would take the pool over the mark by this many bytes.
@@ -43,12 +43,26 @@ enum Claim {
     },
 }
 
+/// What a reserve has claimed for its next step, of this many bytes.
+enum ReserveClaim {
+    /// As much is reserved as is to be.
+    Enough,
+    /// It would take the pool over its limit.
+    OverLimit { step: u64 },
+    /// No hole is large enough.
+    NoRoom { step: u64, granularity: u64 },
+    /// A plain segment.
+    Segment(u64),
+    /// Addresses to map.
+    Room(ClaimedRoom, u64),
+}
+
 impl<B: Backend> PoolCore<B> {
     /// The unit of virtual memory, if the pool grows by it.
     fn granularity(&self) -> Option<u64> {
         match self.config.growth {
-            Kind::Virtual => self.driver.granularity(),
-            Kind::Segments => None,
+            Growth::Virtual => self.driver.granularity(),
+            Growth::Segments => None,
         }
     }
 
@@ -109,7 +123,7 @@ impl<B: Backend> PoolCore<B> {
         let mut frugal = false;
         loop {
             let growth = match self.claim_room(miss, cap, frugal, granularity) {
-                Claim::Growth(growth) => growth,
+                Claim::Room(growth) => growth,
                 Claim::NoRoom => {
                     if let Err(error) = self.reserve_addresses(bytes + align, granularity) {
                         miss.asked.meet(error);
@@ -126,7 +140,7 @@ impl<B: Backend> PoolCore<B> {
                 }
             };
             let least = growth.bytes == granularity || frugal;
-            match self.map(growth) {
+            match self.map(growth).inspect_err(|_| miss.returned += 1) {
                 Ok((growth, granules)) => return Some(self.finish_growth(growth, granules, bytes)),
                 Err(error) if error.driver_kind() == Some(ErrorKind::OutOfMemory) && !least => {
                     // The unit was more than the request needs; the device may have that much.
@@ -157,7 +171,7 @@ impl<B: Backend> PoolCore<B> {
         let unit = if frugal { 0 } else { unit(reserved, granularity) };
         let map_bytes = room.map_bytes.next_multiple_of(unit.max(granularity));
         let growth = central.heap.claim(room, map_bytes.min(left));
-        Claim::Growth(growth.cut(granule(reserved, granularity)))
+        Claim::Room(growth.cut(granule(reserved, granularity)))
     }
 
     /// Gives clean memory back that no request so far could use, because it lies in pieces, so that as
@@ -171,7 +185,7 @@ impl<B: Backend> PoolCore<B> {
             }
             central.reserved() - excess
         };
-        match self.give_back(keep) {
+        match self.give_back_counted(keep, &mut miss.returned) {
             Ok(given) => given > 0,
             Err(error) => {
                 miss.asked.meet(error);
@@ -213,16 +227,15 @@ impl<B: Backend> PoolCore<B> {
             taken => (taken, taking),
         };
         let mut central = self.central.lock();
-        central.taking -= taking;
-        match taken {
-            Ok(address) => {
+        match central.finish_segment(taking, taken.map(|address| (address, got))) {
+            Ok(segment) => {
                 let central = &mut *central;
-                let segment = central.heap.add_segment(address, got);
                 central.heap.free(segment, Stamps::Clean, &central.timelines);
                 Some(central.heap.carve(segment, bytes, align))
             }
             Err(error) => {
                 drop(central);
+                miss.returned += 1;
                 miss.asked.meet(error);
                 None
             }
@@ -236,47 +249,53 @@ impl<B: Backend> PoolCore<B> {
     /// Grows until `bytes` bytes are reserved.
     pub(super) fn reserve(&self, bytes: u64) -> Result<(), Error> {
         loop {
-            let reserved = self.central.lock().reserved();
-            let Some(missing) = bytes.checked_sub(reserved).filter(|missing| *missing > 0) else {
-                return Ok(());
-            };
-            self.reserve_step(missing.min(RESERVE_STEP), reserved)?;
+            match self.claim_reserve(bytes) {
+                ReserveClaim::Enough => return Ok(()),
+                ReserveClaim::OverLimit { step } => {
+                    let tried = vec!["taking memory from the device"];
+                    return Err(self.shortage(step, true, tried, None));
+                }
+                ReserveClaim::NoRoom { step, granularity } => {
+                    self.reserve_addresses(step, granularity)?;
+                }
+                ReserveClaim::Segment(step) => {
+                    let taken = self.take_segment(step);
+                    let mut central = self.central.lock();
+                    let segment = central.finish_segment(step, taken.map(|at| (at, step)))?;
+                    drop(central);
+                    self.free_to_heap(segment, Stamps::Clean);
+                }
+                ReserveClaim::Room(growth, step) => {
+                    let (growth, granules) = self.map(growth)?;
+                    let block = self.finish_growth(growth, granules, step);
+                    self.free_to_heap(block, Stamps::Clean);
+                }
+            }
         }
     }
 
-    fn reserve_step(&self, missing: u64, reserved: u64) -> Result<(), Error> {
-        let unit = self.granularity().unwrap_or(UNIT_MIN);
-        let step = missing.next_multiple_of(unit);
-        if self.limit.is_some_and(|limit| reserved.saturating_add(step) > limit) {
-            return Err(self.shortage(step, true, vec!["taking memory from the device"], None));
-        }
-        let Some(granularity) = self.granularity() else {
-            let address = self.take_segment(step)?;
-            let mut central = self.central.lock();
-            let central = &mut *central;
-            let block = central.heap.add_segment(address, step);
-            central.heap.free(block, Stamps::Clean, &central.timelines);
-            return Ok(());
-        };
-        let growth = loop {
-            {
-                let mut central = self.central.lock();
-                let central = &mut *central;
-                let (heap, timelines) = (&mut central.heap, &central.timelines);
-                if let Some(room) =
-                    heap.find_room(step, 1, granularity, &Taker::nobody(), timelines)
-                {
-                    break heap.claim(room, step);
-                }
-            }
-            self.reserve_addresses(step, granularity)?;
-        };
-        let (growth, granules) = self.map(growth)?;
-        let block = self.finish_growth(growth, granules, step);
+    /// Looks at what is missing and claims it, in one section: nobody's growth comes in between.
+    fn claim_reserve(&self, bytes: u64) -> ReserveClaim {
+        let granularity = self.granularity();
         let mut central = self.central.lock();
+        let reserved = central.reserved();
+        let Some(missing) = bytes.checked_sub(reserved).filter(|missing| *missing > 0) else {
+            return ReserveClaim::Enough;
+        };
+        let step = missing.min(RESERVE_STEP).next_multiple_of(granularity.unwrap_or(UNIT_MIN));
+        if self.limit.is_some_and(|limit| reserved.saturating_add(step) > limit) {
+            return ReserveClaim::OverLimit { step };
+        }
+        let Some(granularity) = granularity else {
+            central.taking += step;
+            return ReserveClaim::Segment(step);
+        };
         let central = &mut *central;
-        central.heap.free(block, Stamps::Clean, &central.timelines);
-        Ok(())
+        let (heap, timelines) = (&mut central.heap, &central.timelines);
+        match heap.find_room(step, 1, granularity, &Taker::nobody(), timelines) {
+            Some(room) => ReserveClaim::Room(heap.claim(room, step), step),
+            None => ReserveClaim::NoRoom { step, granularity },
+        }
     }
 
     /// Gives unused memory back until `keep` bytes are reserved, and says how much went.
@@ -294,8 +313,19 @@ impl<B: Backend> PoolCore<B> {
         self.give_back(keep)
     }
 
+    /// Whether memory can be given back: a plain segment only where the caller may block, since the driver
+    /// waits for whatever runs before it takes one.
+    pub(super) fn gives_back(&self, may_block: bool) -> bool {
+        may_block || self.granularity().is_some()
+    }
+
     /// Gives clean memory back until `keep` bytes are reserved.
     pub(super) fn give_back(&self, keep: u64) -> Result<u64, Error> {
+        self.give_back_counted(keep, &mut 0)
+    }
+
+    /// The same, for a miss that counts its own returns.
+    pub(super) fn give_back_counted(&self, keep: u64, returned: &mut u64) -> Result<u64, Error> {
         let unused = {
             let mut central = self.central.lock();
             central.settle();
@@ -305,6 +335,7 @@ impl<B: Backend> PoolCore<B> {
         let (mut given, mut result) = (0, Ok(()));
         for unused in unused {
             let bytes = unused.bytes;
+            *returned += 1;
             match self.give_back_one(unused) {
                 Ok(()) => given += bytes,
                 Err(error) => result = Err(error),
@@ -328,15 +359,21 @@ impl<B: Backend> PoolCore<B> {
         if let Err(error) = went {
             let mut central = self.central.lock();
             let central = &mut *central;
+            central.returns += 1;
             central.heap.keep_unused(unused, &central.timelines);
             return Err(error);
         }
         // The addresses stay in transit, and counted, until the device has the memory back.
+        let mut stuck = Vec::new();
         for (address, bytes) in &unused.granules {
             let granule = self.central.lock().granules.remove(address);
-            self.destroy(granule.expect("a mapped granule has its memory here"), *bytes);
+            let granule = granule.expect("a mapped granule has its memory here");
+            stuck.extend(self.try_destroy(granule, *bytes));
         }
-        self.central.lock().heap.forget_unused(unused);
+        let mut central = self.central.lock();
+        central.stuck.extend(stuck);
+        central.returns += 1;
+        central.heap.forget_unused(unused);
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use crate::pool_stream::core::StreamCore;
 use crate::sync::{Arc, pause_thread, pool_thread_local};
 use std::cell::Cell;
 
-/// How often, and how long each time, a ladder waits for bytes that other threads have in transit.
+/// How often, and how long each time, a ladder waits for what other threads have in their hands.
 const TRANSIT_LOOKS: u32 = 50;
 const TRANSIT_PAUSE_MICROS: u64 = 200;
 
@@ -60,6 +60,7 @@ impl<B: Backend> PoolCore<B> {
         }
         if self.config.late_waits {
             miss.note_tried("synchronizing");
+            super::end::poll(true);
             match self.quiesce_all() {
                 Ok(()) => {}
                 Err(error) => miss.asked.meet(error),
@@ -83,7 +84,7 @@ impl<B: Backend> PoolCore<B> {
                 }
             }
         }
-        self.search_transit(miss, streams)
+        self.search_returns(miss, streams)
     }
 
     /// Searches everything that can be had without blocking the host: what is clean or covered, what
@@ -95,7 +96,7 @@ impl<B: Backend> PoolCore<B> {
     ) -> Result<Option<BlockId>, Error> {
         {
             let mut central = self.central.lock();
-            miss.transit = central.in_transit() > 0;
+            miss.seen = central.returns - miss.returned;
             for core in streams.iter().filter(|_| !seeded!(StaleRetry)) {
                 central.drain(core, 0);
             }
@@ -113,7 +114,7 @@ impl<B: Backend> PoolCore<B> {
             }
         }
         miss.note_tried("giving unused memory back");
-        self.retry_stuck();
+        miss.returned += self.retry_stuck();
         match self.give_back_for(miss) {
             Ok(0) => return Ok(None),
             Ok(_) => {}
@@ -123,13 +124,13 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Gives back what a growth for this request lacks, under the limit and on the device.
-    fn give_back_for(&self, miss: &Miss<'_, B>) -> Result<u64, Error> {
+    fn give_back_for(&self, miss: &mut Miss<'_, B>) -> Result<u64, Error> {
         let (clean, free) = {
             let bytes = self.central.lock().heap.bytes();
             (bytes.clean, bytes.free())
         };
         // Without as much unused memory a growth would lack it still.
-        if clean == 0 || free == 0 {
+        if clean == 0 || free == 0 || !self.gives_back(self.config.late_waits) {
             return Ok(0);
         }
         let keep = match self.limit {
@@ -138,25 +139,32 @@ impl<B: Backend> PoolCore<B> {
             }
             _ => 0,
         };
-        self.give_back(keep)
+        self.give_back_counted(keep, &mut miss.returned)
     }
 
-    /// Other threads have bytes in transit, which may serve the request when they are back: waits for
-    /// them for a bounded time.
-    fn search_transit(
+    /// The verdict: nothing, unless something has come back since the last search began, which is then
+    /// searched once more, or other threads have something in their hands, which may serve the request
+    /// when it is back and is waited for, for a bounded time.
+    fn search_returns(
         &self,
         miss: &mut Miss<'_, B>,
         streams: &[Arc<StreamCore<B>>],
     ) -> Result<Option<BlockId>, Error> {
-        for look in 0..TRANSIT_LOOKS {
-            if self.central.lock().in_transit() == 0 {
-                // What came back since the last search began has not been looked at.
-                let came_back = look > 0 || miss.transit;
-                return if came_back { self.search_all(miss, streams) } else { Ok(None) };
+        for _ in 0..TRANSIT_LOOKS {
+            let (news, moves) = {
+                let central = self.central.lock();
+                (central.returns - miss.returned != miss.seen, central.is_in_motion())
+            };
+            if news {
+                if let Some(block) = self.search_all(miss, streams)? {
+                    return Ok(Some(block));
+                }
+                continue;
             }
-            if look == 0 {
-                miss.note_tried("waiting for other threads");
+            if !moves {
+                return Ok(None);
             }
+            miss.note_tried("waiting for other threads");
             pause_thread(TRANSIT_PAUSE_MICROS);
             if let Some(block) = self.take_covered(miss) {
                 return Ok(Some(block));

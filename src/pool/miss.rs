@@ -21,8 +21,10 @@ pub(super) struct Miss<'a, B: Backend> {
     pub(super) tried: Vec<&'static str>,
     /// The limit, not the device, kept the pool from growing.
     pub(super) over_limit: bool,
-    /// Other threads had bytes in transit when the last search of a ladder began.
-    pub(super) transit: bool,
+    /// What others had returned when the last search of a ladder began.
+    pub(super) seen: u64,
+    /// What this miss itself has returned: no news to it.
+    pub(super) returned: u64,
     pub(super) asked: Asked,
 }
 
@@ -127,8 +129,7 @@ impl<B: Backend> PoolCore<B> {
         if self.driver.is_capturing(core.stream()) {
             return Err(self.driver.seen_capturing("the stream"));
         }
-        let (tried, asked) = Default::default();
-        let mut miss = Miss { core, size, align, tried, over_limit: false, transit: false, asked };
+        let mut miss = Miss::new(core, size, align);
         let found = match self.take_steps(&mut miss) {
             Ok(Some(block)) => Ok(block),
             Ok(None) => self.climb(&mut miss),
@@ -307,7 +308,12 @@ impl<B: Backend> PoolCore<B> {
     }
 }
 
-impl<B: Backend> Miss<'_, B> {
+impl<'a, B: Backend> Miss<'a, B> {
+    pub(super) fn new(core: &'a StreamCore<B>, size: Rounded, align: u64) -> Miss<'a, B> {
+        let (tried, asked) = Default::default();
+        Miss { core, size, align, tried, over_limit: false, seen: 0, returned: 0, asked }
+    }
+
     /// Notes what has been tried, for the error.
     pub(super) fn note_tried(&mut self, name: &'static str) {
         if !self.tried.contains(&name) {

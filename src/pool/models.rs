@@ -1,6 +1,6 @@
 //! Models of the pool: what its threads do to each other's blocks.
 
-use super::miss::{Asked, Miss};
+use super::miss::Miss;
 use super::{BlockId, PoolCore};
 use crate::heap::size_class::{self, GRAIN};
 use crate::models::{BLOCK, Block, Stream, World, free, no_hazards, use_again, write};
@@ -14,8 +14,7 @@ type Core = Arc<PoolCore<SimDevice>>;
 /// An allocation of one block that its stream's list has not served.
 pub(super) fn miss(stream: &Stream) -> Miss<'_, SimDevice> {
     let size = size_class::round(BLOCK as u64).expect("a block is not too large");
-    let (tried, asked) = (Vec::new(), Asked::default());
-    Miss { core: &stream.core, size, align: GRAIN, tried, over_limit: false, transit: false, asked }
+    Miss::new(&stream.core, size, GRAIN)
 }
 
 /// A block of the stream's own list.

@@ -1,6 +1,6 @@
 //! Closing epochs, waiting, asking: every driver call that is about order.
 
-use super::{Call, PoolCore, PooledEvent};
+use super::{PoolCore, PooledEvent};
 use crate::backend::Backend;
 use crate::buffer::{Buffer, NAMED};
 use crate::error::{Error, Reason};
@@ -85,7 +85,7 @@ impl<B: Backend> PoolCore<B> {
 
     /// Closes the epoch of a free, on a stream that was registered for it.
     pub(crate) fn close_epoch_of_free(&self, core: &StreamCore<B>) {
-        let _call = Call { pool: self };
+        let _call = self.begin_end();
         if self.driver.lost().is_none()
             && let Err(error) = self.close_epoch(core, Moment::Early)
         {
@@ -202,7 +202,7 @@ impl<B: Backend> PoolCore<B> {
     pub(crate) fn quiesce_streams(&self, scope: Option<ScopeId>) -> Result<(), Error> {
         let streams = self.streams();
         streams.iter().for_each(|core| core.prefetch());
-        let retired = self.central.lock().retired_by_now();
+        let retired = self.central.lock().retired.clone();
         if self.may_capture(&streams) {
             return self.quiesce_one_by_one(&streams, &retired);
         }
@@ -212,9 +212,19 @@ impl<B: Backend> PoolCore<B> {
     /// Everything that is queued in the context has finished when this returns `Ok`, also on streams
     /// that are not registered. An error while a stream captures, since it would break the capture.
     pub(super) fn quiesce_strangers(&self) -> Result<(), Error> {
+        if self.config.foreign_captures {
+            return Err(Error::new(Reason::Capturing {
+                what: "a stream that the pool does not know",
+            }));
+        }
+        self.synchronize_context()
+    }
+
+    /// The same at the wish of a program that knows that no stream captures which the pool does not know.
+    pub(super) fn synchronize_context(&self) -> Result<(), Error> {
         let streams = self.streams();
-        let retired = self.central.lock().retired_by_now();
-        if self.may_capture(&streams) {
+        let retired = self.central.lock().retired.clone();
+        if self.captures(&streams) {
             return Err(self.driver.seen_capturing("a stream of the context"));
         }
         self.quiesce_context(&streams, &retired, None)
@@ -222,9 +232,10 @@ impl<B: Backend> PoolCore<B> {
 
     /// Whether a synchronize of the context might break a capture.
     pub(super) fn may_capture(&self, streams: &[Arc<StreamCore<B>>]) -> bool {
-        if self.config.foreign_captures {
-            return true;
-        }
+        self.config.foreign_captures || self.captures(streams)
+    }
+
+    fn captures(&self, streams: &[Arc<StreamCore<B>>]) -> bool {
         streams.iter().any(|core| {
             core.timeline.prefetch();
             self.driver.is_capturing(core.stream())
@@ -246,6 +257,8 @@ impl<B: Backend> PoolCore<B> {
             noted.push((&core.timeline, state.advance()));
         }
         noted.extend(retired.iter().filter_map(|own| Some((&**own, own.last()?))));
+        let strangers = self.central.lock().strangers_by_now();
+        noted.extend(strangers.iter().map(|(timeline, epoch)| (&**timeline, *epoch)));
         self.driver.synchronize_context()?;
         let past = seeded!(CompletedPastSnapshot);
         let seen =

@@ -25,23 +25,29 @@ impl<B: Backend> PoolCore<B> {
             let mut registry = self.registry.lock();
             // Under the registry's lock nobody makes another clone from the registered handle.
             let handles = Arc::strong_count(stream.handle()) as u64 - 1;
+            let mut central = self.central.lock();
             let mut state = core.state.lock();
             let (buffers, others) =
                 (state.live() + state.named + state.pins, handles + state.handles - 1);
             if (buffers > 0 && !seeded!(RetiredUnderBuffers)) || others > 0 {
                 drop(state);
+                drop(central);
                 drop(registry);
                 let handles = others;
                 return Err((stream, Error::new(Reason::StreamInUse { buffers, handles })));
             }
             state.detours.set(Detours::RETIRED, true);
+            central.leaving += 1;
             registry.unname(&core);
         }
         match self.leave(&core, Moment::Early) {
             Ok(()) => Ok(()),
             Err(error) => {
                 let mut registry = self.registry.lock();
+                let mut central = self.central.lock();
                 core.state.lock().detours.set(Detours::RETIRED, false);
+                central.end_leaving();
+                drop(central);
                 registry.rename(&core);
                 drop(registry);
                 Err((stream, error))
@@ -49,18 +55,16 @@ impl<B: Backend> PoolCore<B> {
         }
     }
 
-    /// Retires the streams that drops have left a note of.
+    /// Retires the streams that drops have left a note of: a bounded number, and each at most once.
     pub(super) fn retire_unused(&self) {
-        for _ in 0..RETIRE_AT_ONCE {
+        let noted = self.unused.lock().len().min(RETIRE_AT_ONCE);
+        for _ in 0..noted {
             match self.retire_next_unused() {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(error) => {
-                    if !error.is_capture() {
-                        self.driver.keep_error(error);
-                    }
-                    return;
-                }
+                // It captures; the next one may be able to leave.
+                Err(error) if error.is_capture() => {}
+                Err(error) => return self.driver.keep_error(error),
             }
         }
     }
@@ -68,18 +72,19 @@ impl<B: Backend> PoolCore<B> {
     /// Retires all of them: a stream that is marked and has not left could be neither waited for nor
     /// drained by whoever ends the pool.
     pub(super) fn retire_all_unused(&self) -> Result<(), Error> {
-        while self.retire_next_unused()? {}
-        Ok(())
+        let noted = self.unused.lock().len();
+        (0..noted).try_for_each(|_| self.retire_next_unused().map(drop))
     }
 
-    /// Retires one of them, and says whether there was one.
+    /// Retires the one that was noted first, and says whether there was one.
     fn retire_next_unused(&self) -> Result<bool, Error> {
-        let noted = self.unused.lock().pop();
+        let noted = self.unused.lock().pop_front();
         let Some(id) = noted else { return Ok(false) };
         self.unused_count.fetch_sub(1, Ordering::Relaxed);
         let result = self.retire_if_unused(id);
         if result.is_err() {
-            // Another call may succeed: the note goes back, for which the stream is still marked.
+            // Another call may succeed: the note goes back, for which the stream is still marked, and
+            // behind the others, which may be able to leave.
             self.note_unused(id);
         }
         result.map(|()| true)
@@ -90,10 +95,12 @@ impl<B: Backend> PoolCore<B> {
             let mut registry = self.registry.lock();
             let Some(core) = registry.get(id).cloned() else { return Ok(()) };
             let unused = {
+                let mut central = self.central.lock();
                 let mut state = core.state.lock();
                 let unused = state.is_unused();
                 if unused {
                     state.detours.set(Detours::RETIRED, true);
+                    central.leaving += 1;
                 }
                 unused
             };
@@ -106,10 +113,10 @@ impl<B: Backend> PoolCore<B> {
             core
         };
         // The moment is somebody's miss, not one that the program chose.
-        self.leave(&core, Moment::Probe)
+        self.leave(&core, Moment::Probe).inspect_err(|_| self.central.lock().end_leaving())
     }
 
-    /// A marked stream leaves: its last epoch is closed, its blocks move to the heap, and the backend's
+    /// A marked stream, which is counted as leaving, leaves: its last epoch is closed, its blocks move to the heap, and the backend's
     /// stream goes with the core.
     fn leave(&self, core: &Arc<StreamCore<B>>, moment: Moment) -> Result<(), Error> {
         let closed = self.close_epoch(core, moment)?;
@@ -121,6 +128,7 @@ impl<B: Backend> PoolCore<B> {
             let mut central = self.central.lock();
             central.drain(core, 0);
             core.timeline.retire(closed);
+            central.end_leaving();
             central.retired.push(Arc::clone(&core.timeline));
             central.keep_counts(core);
             drop(central);

@@ -1,6 +1,6 @@
 //! The end of a scope: what was freed in it becomes clean, or keeps its ordinary dependencies.
 
-use super::{Call, PoolCore};
+use super::PoolCore;
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::fault::seeded;
@@ -26,7 +26,7 @@ impl<B: Backend> PoolCore<B> {
     /// A scope has ended: finds out on which of its streams everything has finished by now, and makes
     /// their blocks clean.
     pub(crate) fn settle_scope(&self, scope: ScopeId, shared: &[Shared]) -> QuiescentReport {
-        let _call = Call { pool: self };
+        let _call = self.begin_end();
         let streams = self.streams();
         streams.iter().for_each(|core| core.prefetch());
         let mut noted = Vec::with_capacity(streams.len());

@@ -42,6 +42,7 @@ impl<B: Backend> PoolCore<B> {
                 Err((timeline, error)) => {
                     if !seeded!(BlockLostOnError) {
                         self.free_to_heap(block, stamps);
+                        miss.returned += 1;
                     }
                     error.into_iter().for_each(|error| miss.asked.meet(error));
                     if self.driver.lost().is_some() {

@@ -14,3 +14,4 @@ mod scope;
 mod sizes;
 mod streams;
 mod threads;
+mod transit;

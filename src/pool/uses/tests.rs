@@ -157,3 +157,37 @@ fn a_stranger_that_is_not_noted_is_a_hazard() {
         assert_eq!(lab.device.take_hazards().is_empty(), noted);
     }
 }
+
+/// With captures of others possible nothing settles what strangers did but the program's own word; that
+/// costs no more bookkeeping the longer it lasts.
+#[test]
+fn strangers_are_settled_by_a_synchronize_of_the_context_at_the_programs_wish() {
+    let device = SimDevice::new(1);
+    let pool = StreamPool::builder(device.clone()).foreign_captures(true).build().unwrap();
+    let home = pool.stream(device.create_stream()).unwrap();
+    let stranger = device.create_stream();
+    let bytes = 4 << 20;
+    for _ in 0..20 {
+        let buffer = home.alloc(bytes).unwrap();
+        let access = Access { writes: false, alone: true };
+        pool.core().order_use(&buffer, &User::Stranger, access).unwrap();
+        let kernel = Kernel::new().reads(buffer.device_ptr(), bytes as u64);
+        device.launch(&stranger, kernel).unwrap();
+        drop(buffer);
+        pool.synchronize().unwrap();
+    }
+    let central = pool.core().central.lock();
+    assert!(central.retired.is_empty(), "{} timelines of strangers", central.retired.len());
+    drop(central);
+    assert_eq!(pool.stats().free_pending, 20 * bytes as u64);
+    // A known capture is not broken either.
+    let raw = home.raw().clone();
+    device.begin_capture(&raw, crate::sim::CaptureMode::Relaxed).unwrap();
+    assert!(pool.synchronize_context().unwrap_err().is_capture());
+    device.end_capture(&raw).unwrap();
+    pool.synchronize_context().unwrap();
+    assert!(pool.trim(0).unwrap() >= 20 * bytes as u64, "{:?}", pool.stats());
+    pool.close().unwrap();
+    assert_eq!(device.memory_in_use(), 0);
+    device.assert_no_hazards();
+}

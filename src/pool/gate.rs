@@ -1,0 +1,63 @@
+//! Who may begin a call, and who may end the pool.
+
+use crate::sync::host::{AtomicU64, Ordering};
+
+/// Whether the pool is closed, and how many calls are under way. One word tells both, so that whoever closes
+/// the pool sees every call that has begun before, and every later one sees that the pool is closed.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    word: AtomicU64,
+}
+
+const CLOSED: u64 = 1 << 63;
+
+impl Gate {
+    /// A call begins, unless the pool is closed.
+    pub(super) fn enter(&self) -> bool {
+        let enter = |word| (word & CLOSED == 0).then_some(word + 1);
+        // Acquire: a call comes after the close that was refused before it. Relaxed on failure: nothing of
+        // a closed pool is looked at.
+        self.word.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok()
+    }
+
+    /// A call begins that cannot be refused: a drop or a scope's end.
+    pub(super) fn enter_always(&self) {
+        self.word.fetch_add(1, Ordering::Acquire);
+    }
+
+    /// A call ends.
+    pub(super) fn exit(&self) {
+        // Release, with the acquire in `close`: who sees it gone sees what it has done.
+        self.word.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Closes the pool. Says whether it was closed, and how many calls are under way.
+    pub(super) fn close(&self) -> (bool, u64) {
+        let before = self.word.fetch_or(CLOSED, Ordering::AcqRel);
+        (before & CLOSED != 0, before & !CLOSED)
+    }
+
+    /// Takes [`close`](Self::close) back.
+    pub(super) fn reopen(&self) {
+        self.word.fetch_and(!CLOSED, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_seen_or_refused() {
+        let gate = Gate::default();
+        assert!(gate.enter());
+        assert_eq!(gate.close(), (false, 1));
+        assert!(!gate.enter());
+        gate.enter_always();
+        assert_eq!(gate.close(), (true, 2));
+        gate.reopen();
+        assert!(gate.enter());
+        (0..3).for_each(|_| gate.exit());
+        assert_eq!(gate.close(), (false, 0));
+    }
+}
