@@ -29,10 +29,10 @@ has() { # FOLDER NAME
 }
 
 # Builds what the arguments name, and prints `NAME FILE` for each program of this kind.
-build() { # KIND CARGO-ARGUMENTS...
-    local kind=$1
-    shift
-    cargo "$@" --features cuda --message-format json-render-diagnostics |
+build() { # KIND FEATURES CARGO-ARGUMENTS...
+    local kind=$1 features=$2
+    shift 2
+    cargo "$@" --features "$features" --message-format json-render-diagnostics |
         sed -n 's/.*"kind":\["'"$kind"'"\].*"name":"\([^"]*\)","src_path".*"executable":"\([^"]*\)".*/\1 \2/p'
 }
 
@@ -52,20 +52,24 @@ mkdir -p "$bundle/traces"
 # The tests keep their debug assertions, which the release profile would take away. Those on the
 # stand-in driver need cargo where they run, and no GPU.
 tests=()
-for name in $(targets_in tests | grep -E '^(cuda_gpu|gpu_)' || true); do
+for name in $(targets_in tests | grep -E '^(cuda_gpu|gpu_)' | grep -vx gpu_gate || true); do
     tests+=(--test "$name")
 done
-((${#tests[@]} == 0)) || build test test --no-run "${tests[@]}" | collect tests
+((${#tests[@]} == 0)) || build test cuda test --no-run "${tests[@]}" | collect tests
+# This one seeds faults, in processes of its own; the others have none to seed.
+if has tests gpu_gate; then
+    build test cuda,faults test --no-run --test gpu_gate | collect tests
+fi
 
 benches=(--bench gpu)
 if has benches host_path; then benches+=(--bench host_path); fi
-build bench bench --no-run "${benches[@]}" | collect bench
+build bench cuda bench --no-run "${benches[@]}" | collect bench
 
 examples=()
 for name in clear_pool replay; do
     if has examples "$name"; then examples+=(--example "$name"); fi
 done
-((${#examples[@]} == 0)) || build example build --release "${examples[@]}" | collect examples
+((${#examples[@]} == 0)) || build example cuda build --release "${examples[@]}" | collect examples
 
 shopt -s nullglob
 for trace in traces/*.csv traces/*.csv.gz examples/traces/*.csv examples/traces/*.csv.gz \

@@ -59,7 +59,7 @@ shopt -s nullglob
 if wants tests; then
     # One at a time: they share the device, and some time it. Those that need a GPU are marked ignored.
     for test in "$here"/tests/*; do
-        add 180 "tests/$(basename "$test")" --include-ignored --test-threads=1 --nocapture
+        add 300 "tests/$(basename "$test")" --include-ignored --test-threads=1 --nocapture
     done
 fi
 if wants bench; then

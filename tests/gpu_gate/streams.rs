@@ -1,0 +1,131 @@
+//! Threads and streams: H21, H25, H40, H43.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+use crate::rig::{BLOCK, Lab, Rig, in_both_kinds};
+
+/// H21: an event that another thread finds has been recorded.
+pub(crate) fn h21_an_event_is_seen_only_once_recorded<R: Rig>(rig: &R) {
+    const ROUNDS: usize = 500;
+    in_both_kinds(rig, BLOCK, |lab| {
+        let [a, b] = &lab.streams();
+        for round in 0..ROUNDS {
+            let x = lab.alloc(a);
+            let at = x.device_ptr();
+            lab.runs_dry(a);
+            let gate = lab.close(a);
+            lab.stamp(a, &x, 1);
+            drop(x);
+            let both = &Barrier::new(2);
+            let y = thread::scope(|scope| {
+                let marks = scope.spawn(move || {
+                    both.wait();
+                    a.mark().unwrap();
+                });
+                both.wait();
+                // Some microseconds more in each round, so that every moment of the record is met.
+                (0..round % 50 * 40).for_each(|_| std::hint::spin_loop());
+                let y = lab.alloc(b);
+                marks.join().unwrap();
+                y
+            });
+            assert_eq!(y.device_ptr(), at, "INCONCLUSIVE: it is another block");
+            lab.stamp(b, &y, 2);
+            lab.waits_for(b, &gate, Duration::from_micros(100));
+            drop(gate);
+            lab.synchronize();
+        }
+        lab.no_mismatch();
+    });
+}
+
+/// H25: freed and taken on a thread on which no context is current, and none is current then.
+pub(crate) fn h25_a_thread_without_a_context_is_left_without<R: Rig>(rig: &R) {
+    in_both_kinds(rig, BLOCK, |lab| {
+        let [a, b] = &lab.streams();
+        let x = lab.alloc(a);
+        let at = x.device_ptr();
+        let gate = lab.close(a);
+        lab.stamp(a, &x, 1);
+        lab.is_free(b, &gate);
+        let y = thread::scope(|scope| {
+            let other = scope.spawn(move || {
+                rig.leave_context();
+                drop(x);
+                assert!(!rig.has_context(), "a free has made a context current");
+                let y = lab.alloc(b);
+                assert!(!rig.has_context(), "an allocation has made a context current");
+                y
+            });
+            other.join().unwrap()
+        });
+        assert_eq!(y.device_ptr(), at, "INCONCLUSIVE: it is another block");
+        lab.stamp(b, &y, 2);
+        lab.waits(b, &gate);
+        drop(gate);
+        lab.holds(&y, 2);
+    });
+}
+
+/// H40: a stream that has the raw handle of one that was destroyed with its work pending waits for it.
+pub(crate) fn h40_a_reused_handle_is_another_stream<R: Rig>(rig: &R) {
+    // Kept, so that those after them have other queues.
+    let mut held_up = Vec::new();
+    let proven = (0..8).any(|_| {
+        let lab = Lab::with(rig, |builder| builder.limit(BLOCK));
+        lab.pool.reserve(BLOCK).unwrap();
+        let [a] = lab.streams();
+        let x = lab.alloc(&a);
+        let (at, handle) = (x.device_ptr(), lab.handle_of(a.raw()));
+        let Err(refused) = a.retire() else { panic!("FIRED: retired under a live buffer") };
+        let a = refused.into_stream();
+        let gate = lab.close(&a);
+        lab.stamp(&a, &x, 1);
+        drop(x);
+        a.retire().unwrap();
+        let raw = rig.stream();
+        if lab.handle_of(&raw) != handle {
+            eprintln!("the handle is another one");
+            return false;
+        }
+        // The queue of the hardware may be the same one as well; then a is before b in any case.
+        if !lab.is_free_now(&raw) {
+            eprintln!("the stream is held up by the gate");
+            held_up.push(raw);
+            return false;
+        }
+        let b = lab.register(raw);
+        lab.taken_in_order(&b, at, gate);
+        true
+    });
+    assert!(proven, "INCONCLUSIVE: no stream had the handle and was free to run");
+}
+
+/// H43: the legacy stream is one like any other.
+pub(crate) fn h43_the_legacy_stream_waits_and_is_waited_for<R: Rig>(rig: &R) {
+    for legacy_takes in [false, true] {
+        in_both_kinds(rig, BLOCK, |lab| {
+            let legacy = lab.register(rig.legacy());
+            let [other] = lab.streams();
+            let (a, b) = if legacy_takes { (&other, &legacy) } else { (&legacy, &other) };
+            let x = lab.alloc(a);
+            let at = x.device_ptr();
+            let gate = lab.close(a);
+            lab.stamp(a, &x, 1);
+            lab.is_free(b, &gate);
+            drop(x);
+            lab.taken_in_order(b, at, gate);
+        });
+    }
+}
+
+/// H43: the per-thread default stream is refused.
+pub(crate) fn h43_the_per_thread_stream_is_refused<R: Rig>(rig: &R) {
+    let lab = Lab::with(rig, |builder| builder);
+    match lab.pool.stream(rig.per_thread()) {
+        Ok(_) => panic!("FIRED: it is registered"),
+        Err(error) => assert!(error.is_wrong_stream(), "{error}"),
+    }
+}
