@@ -2,7 +2,7 @@
 
 use streampool::backend::Backend;
 
-use crate::rig::{BLOCK, Lab, Rig};
+use crate::rig::{Lab, Rig};
 
 /// Two streams stamp the same bytes, the first behind a gate, the second with or without a wait. Says
 /// whether the second finished while the gate was closed, and how many words were wrong in the end.
