@@ -107,7 +107,8 @@ pub(crate) fn note_shared(scope: ScopeId, home: TimelineId, others: &Stamps) {
 fn follow(scopes: &[Open]) {
     #[cfg(feature = "faults")]
     crate::fault::scopes_change(scopes.len());
-    INNERMOST.set(scopes.last().map_or(ScopeId::NONE, |open| open.scope));
+    let innermost = scopes.last().map_or(ScopeId::NONE, |open| open.scope);
+    INNERMOST.with(|own| own.set(innermost));
 }
 
 /// What happened in a scope.
@@ -231,7 +232,8 @@ impl<B: Backend> StreamPool<B> {
 }
 
 impl<B: Backend> QuiescentScope<B> {
-    fn open(pool: Arc<PoolCore<B>>, scope: ScopeId) -> QuiescentScope<B> {
+    /// Opens a scope on this thread; the device has been synchronized.
+    pub(crate) fn open(pool: Arc<PoolCore<B>>, scope: ScopeId) -> QuiescentScope<B> {
         let open = Open { scope, pool: pool.id, shared: Vec::new() };
         // In a thread-local destructor there may be no scopes any more; this one then notes nothing.
         let _ = SCOPES.try_with(|scopes| {

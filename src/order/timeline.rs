@@ -145,8 +145,8 @@ impl<E> Timeline<E> {
     /// how many are published.
     pub(crate) fn publish(&self, own: Closed<E>) -> usize {
         let mut closed = self.closed.lock();
-        // A later epoch of another thread may have completed meanwhile. Under the lock: whoever
-        // completes one after this look takes the lock after it, and finds this event there.
+        // A later epoch of another thread may have completed meanwhile. One that completes just now may
+        // leave this event here until the next does: it covers nothing that is asked for.
         if own.epoch <= self.completed() {
             return closed.len();
         }

@@ -57,6 +57,27 @@ fn the_flag_is_the_threads_own() {
     });
 }
 
+/// One thread frees in its scope, another on the same stream without one: each is counted where it
+/// belongs, in whichever order they come.
+#[test]
+fn frees_on_one_stream_are_told_apart() {
+    check("frees on one stream are told apart", || {
+        let world = World::prompt(2);
+        let a = world.stream();
+        let (mine, other) = (world.used_block(&a), world.used_block(&a));
+        let freeing = {
+            let device = world.device.clone();
+            spawn(move || free(&device, other))
+        };
+        let scope = open(&world.core());
+        free(&world.device, mine);
+        let report = scope.finish();
+        freeing.join();
+        assert_eq!((report.freed, report.clean, report.deferred), (1, 1, 0));
+        world.end([a]);
+    });
+}
+
 /// Scopes nest, and end in any order: the flag is off when the last has ended, not the first.
 #[test]
 fn scopes_nest() {

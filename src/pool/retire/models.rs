@@ -4,6 +4,7 @@ use crate::models::{BLOCK, World, free, no_hazards, write};
 use crate::order::Moment;
 use crate::pool::models::{drain, hand_out, hit, miss};
 use crate::pool::registry;
+use crate::quiescent::{QuiescentScope, ScopeId};
 use crate::sync::model::{Reached, check, spawn};
 use crate::sync::{Arc, CallPoint};
 
@@ -60,18 +61,22 @@ fn retirement_against_the_end_of_a_scope() {
     check("retirement against a scope's end", || {
         let world = World::new(1);
         let (a, b) = (world.stream(), world.stream());
+        let id = ScopeId::fresh();
+        let scope = QuiescentScope::open(world.core(), id);
         free(&world.device, world.used_block(&a));
-        let id = a.core.id;
         drain(&world.core(), &a);
         // The count of an `Arc` orders the last drop after the others; loom does not see it.
         let leaving = Arc::clone(&a.core);
         let ending = {
             let core = world.core();
-            spawn(move || core.settle_noted([id].into_iter()))
+            spawn(move || core.settle_scope(id, &[]))
         };
         let core = world.core();
         let retired = core.retire_by_hand(a).map_err(|(stream, _)| stream);
-        assert_eq!(ending.join(), [id], "work that is under way counts as finished");
+        let report = ending.join();
+        let counts = (report.freed, report.clean, report.deferred);
+        assert_eq!(counts, (1, 0, 1), "work that is under way counts as finished");
+        drop(scope);
         drop(leaving);
         assert!(core.take_covered(&miss(&b)).is_none(), "a block that is in use counts as clean");
         drop(core);
