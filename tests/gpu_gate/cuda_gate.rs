@@ -25,7 +25,8 @@ type WaitValue = unsafe extern "C" fn(sys::CUstream, sys::CUdeviceptr, u32, u32)
 /// Its flag: until the word is at least the value.
 const AT_LEAST: u32 = 0;
 
-enum Way {
+/// What holds a stream up.
+pub(crate) enum Way {
     Driver(WaitValue),
     Kernel(Kernel),
 }
@@ -107,6 +108,11 @@ impl Gates {
 
     /// Closes a gate in front of everything later on the stream. The context is current.
     pub(crate) fn close(&self, stream: &CudaStream) -> CudaGate {
+        self.close_by(&self.way, stream)
+    }
+
+    /// Closes one in a certain way.
+    pub(crate) fn close_by(&self, way: &Way, stream: &CudaStream) -> CudaGate {
         let at = self.next.fetch_add(1, Ordering::Relaxed) % WORDS;
         let value = &self.words[at];
         let word = Arc::new(Word { value, forced: AtomicBool::new(false) });
@@ -118,7 +124,7 @@ impl Gates {
         // With one address space for host and device (all 64-bit systems) a pinned word's address is the
         // device's as well.
         let address = std::ptr::from_ref(value).addr() as u64;
-        match self.way {
+        match way {
             Way::Driver(wait) => {
                 // SAFETY: the stream and the page live.
                 let code = unsafe { wait(stream.cu_stream(), address, 1, AT_LEAST) };

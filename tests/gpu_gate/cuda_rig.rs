@@ -11,7 +11,7 @@ use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use streampool::backend::Backend;
 use streampool::cuda::CudaBackend;
 
-use crate::cuda_gate::{CudaGate, Gates};
+use crate::cuda_gate::{CudaGate, Gates, Way};
 use crate::rig::Rig;
 
 use sys::CUstreamCaptureMode as Mode;
@@ -188,6 +188,15 @@ impl Rig for Gpu {
         chosen.try_into().expect("as many as were asked for")
     }
 
+    fn stream_of_priority(&self, urgent: bool) -> Arc<CudaStream> {
+        if !urgent {
+            return self.stream();
+        }
+        let _entered = Entered::new(&self.context);
+        let (_, most_urgent) = result::stream::get_priority_range().expect("the device answers");
+        self.context.new_stream_with_priority(most_urgent).expect("a stream")
+    }
+
     fn legacy(&self) -> Arc<CudaStream> {
         self.context.default_stream()
     }
@@ -199,6 +208,11 @@ impl Rig for Gpu {
     fn close(&self, stream: &Arc<CudaStream>) -> CudaGate {
         let _entered = Entered::new(&self.context);
         self.gates.close(stream)
+    }
+
+    fn close_by_kernel(&self, stream: &Arc<CudaStream>) -> CudaGate {
+        let _entered = Entered::new(&self.context);
+        self.gates.close_by(&Way::Kernel(self.kernels.hold), stream)
     }
 
     fn busy(&self, stream: &Arc<CudaStream>, ns: u64) {

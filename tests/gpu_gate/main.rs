@@ -10,8 +10,11 @@
 //! simulated one (`simulated::…`), on which the tests themselves are tested. On a machine with a GPU:
 //!
 //! ```console
-//! $ cargo test --features cuda,faults --test gpu_gate -- --include-ignored --test-threads=1 --nocapture
+//! $ CUDA_DEVICE_MAX_CONNECTIONS=32 cargo test --features cuda,faults --test gpu_gate -- \
+//!       --include-ignored --test-threads=1 --nocapture
 //! ```
+//!
+//! The variable gives the driver more queues of the hardware, so that fewer streams hold each other up.
 
 #![cfg(target_os = "linux")]
 

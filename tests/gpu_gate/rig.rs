@@ -36,12 +36,18 @@ pub(crate) trait Rig: Sync {
     /// share a queue of the hardware.
     fn independent<const N: usize>(&self) -> [Raw<Self>; N];
 
+    /// A new non-blocking stream that comes before ordinary ones, or is one.
+    fn stream_of_priority(&self, urgent: bool) -> Raw<Self>;
+
     /// The legacy stream, and the per-thread default stream.
     fn legacy(&self) -> Raw<Self>;
     fn per_thread(&self) -> Raw<Self>;
 
     /// Holds up everything later on the stream.
     fn close(&self, stream: &Raw<Self>) -> Self::Gate;
+
+    /// The same, by a kernel that looks whether the gate is open, where there is another way.
+    fn close_by_kernel(&self, stream: &Raw<Self>) -> Self::Gate;
 
     /// Puts a kernel on the stream that takes so long, in nanoseconds, and touches nothing.
     fn busy(&self, stream: &Raw<Self>, ns: u64);
@@ -176,7 +182,7 @@ impl<'a, R: Rig> Lab<'a, R> {
     /// Whether a stream that is not registered is free to run.
     pub(crate) fn is_free_now(&self, raw: &Raw<R>) -> bool {
         self.rig.busy(raw, 0);
-        self.raw_finishes_within(raw, PATIENCE)
+        self.raw_finishes_within(raw, PATIENCE / 8)
     }
 
     /// The positive control: the gate holds up another stream, not this one.

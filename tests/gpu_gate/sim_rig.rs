@@ -51,6 +51,10 @@ impl Rig for Sim {
         std::array::from_fn(|_| self.stream())
     }
 
+    fn stream_of_priority(&self, _urgent: bool) -> SimStream {
+        self.stream()
+    }
+
     fn legacy(&self) -> SimStream {
         self.0.legacy_stream()
     }
@@ -63,6 +67,10 @@ impl Rig for Sim {
         let gate = self.0.gate();
         self.launch(stream, Kernel::new().after(&gate));
         SimGate(gate)
+    }
+
+    fn close_by_kernel(&self, stream: &SimStream) -> SimGate {
+        self.close(stream)
     }
 
     fn busy(&self, stream: &SimStream, ns: u64) {

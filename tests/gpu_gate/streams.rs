@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use crate::rig::{BLOCK, Lab, Rig, in_both_kinds};
+use crate::rig::{BLOCK, Gate, Lab, Raw, Rig, in_both_kinds};
 
 /// H21: an event that another thread finds has been recorded.
 pub(crate) fn h21_an_event_is_seen_only_once_recorded<R: Rig>(rig: &R) {
@@ -70,37 +70,77 @@ pub(crate) fn h25_a_thread_without_a_context_is_left_without<R: Rig>(rig: &R) {
 }
 
 /// H40: a stream that has the raw handle of one that was destroyed with its work pending waits for it.
+///
+/// The driver may give the new stream the old one's queue of the hardware too. Then the device runs both
+/// in order whatever the pool does, and only the pool's calls tell whether it has made the stream wait.
 pub(crate) fn h40_a_reused_handle_is_another_stream<R: Rig>(rig: &R) {
     // Kept, so that those after them have other queues.
-    let mut held_up = Vec::new();
-    let proven = (0..8).any(|_| {
-        let lab = Lab::with(rig, |builder| builder.limit(BLOCK));
-        lab.pool.reserve(BLOCK).unwrap();
-        let [a] = lab.streams();
-        let x = lab.alloc(&a);
-        let (at, handle) = (x.device_ptr(), lab.handle_of(a.raw()));
-        let Err(refused) = a.retire() else { panic!("FIRED: retired under a live buffer") };
-        let a = refused.into_stream();
-        let gate = lab.close(&a);
-        lab.stamp(&a, &x, 1);
-        drop(x);
-        a.retire().unwrap();
-        let raw = rig.stream();
-        if lab.handle_of(&raw) != handle {
-            eprintln!("the handle is another one");
-            return false;
+    let mut others = Vec::new();
+    let mut counted = 0;
+    for attempt in 0..24 {
+        match destroyed_and_made_anew(rig, attempt, &mut others) {
+            Anew::Proven => return,
+            Anew::Counted => counted += 1,
+            Anew::OtherHandle => eprintln!("attempt {attempt}: the handle is another one"),
         }
-        // The queue of the hardware may be the same one as well; then a is before b in any case.
-        if !lab.is_free_now(&raw) {
-            eprintln!("the stream is held up by the gate");
-            held_up.push(raw);
-            return false;
+    }
+    assert!(counted > 0, "INCONCLUSIVE: no stream had the handle of the one before it");
+    eprintln!(
+        "{counted} streams had the handle, all in the old one's queue: the pool's calls decided"
+    );
+}
+
+/// How it went.
+enum Anew {
+    /// Behind a gate.
+    Proven,
+    /// The gate holds the new stream up as well; the pool has made it wait.
+    Counted,
+    /// No new stream had the handle.
+    OtherHandle,
+}
+
+fn destroyed_and_made_anew<R: Rig>(rig: &R, attempt: u64, others: &mut Vec<Raw<R>>) -> Anew {
+    let lab = Lab::with(rig, |builder| builder.limit(BLOCK));
+    lab.pool.reserve(BLOCK).unwrap();
+    let [raw] = rig.independent::<1>();
+    let handle = lab.handle_of(&raw);
+    let a = lab.register(raw.clone());
+    let x = lab.alloc(&a);
+    let at = x.device_ptr();
+    let Err(refused) = a.retire() else { panic!("FIRED: retired under a live buffer") };
+    let a = refused.into_stream();
+    // What the stream waits for may decide when the driver lets go of it.
+    let gate = if attempt.is_multiple_of(2) { rig.close_by_kernel(&raw) } else { lab.close(&a) };
+    lab.stamp(&a, &x, 1);
+    drop(x);
+    a.retire().unwrap();
+    // The last handle, with nothing between the end of the one stream and the making of the next.
+    drop(raw);
+    let mut anew = rig.stream_of_priority(attempt / 2 % 2 == 1);
+    for _ in 0..8 {
+        if lab.handle_of(&anew) == handle {
+            break;
         }
-        let b = lab.register(raw);
-        lab.taken_in_order(&b, at, gate);
-        true
-    });
-    assert!(proven, "INCONCLUSIVE: no stream had the handle and was free to run");
+        others.push(anew);
+        anew = rig.stream();
+    }
+    if lab.handle_of(&anew) != handle {
+        others.push(anew);
+        return Anew::OtherHandle;
+    }
+    if lab.is_free_now(&anew) {
+        lab.taken_in_order(&lab.register(anew), at, gate);
+        return Anew::Proven;
+    }
+    others.push(anew.clone());
+    let b = lab.register(anew);
+    let before = lab.stream_waits();
+    let y = lab.alloc(&b);
+    assert_eq!(y.device_ptr(), at, "INCONCLUSIVE: it is another block");
+    assert!(!gate.was_forced(), "INCONCLUSIVE: the watchdog has opened the gate");
+    assert!(lab.stream_waits() > before, "FIRED: it was not made to wait");
+    Anew::Counted
 }
 
 /// H43: the legacy stream is one like any other.
