@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 
-use crate::cuda_rig::{Entered, Kernel};
+use crate::card::{Entered, Kernel};
 use crate::rig::Gate;
 
 /// The name of the variable with which the gate is a kernel that looks at the word, where it says

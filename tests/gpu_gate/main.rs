@@ -18,6 +18,9 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "../common/card.rs"]
+mod card;
+
 mod captures;
 mod controls;
 mod cuda_gate;
