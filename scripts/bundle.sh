@@ -51,15 +51,17 @@ mkdir -p "$bundle/traces"
 
 # The tests keep their debug assertions, which the release profile would take away. Those on the
 # stand-in driver need cargo where they run, and no GPU.
-tests=()
-for name in $(targets_in tests | grep -E '^(cuda_gpu|gpu_)' | grep -vx gpu_gate || true); do
-    tests+=(--test "$name")
+# Those that seed faults, in processes of their own, need them compiled in; the others have none to seed.
+plain=()
+seeding=()
+for name in $(targets_in tests | grep -E '^(cuda_gpu|gpu_)' || true); do
+    case $name in
+        gpu_gate | gpu_stress | gpu_trace) seeding+=(--test "$name") ;;
+        *) plain+=(--test "$name") ;;
+    esac
 done
-((${#tests[@]} == 0)) || build test cuda test --no-run "${tests[@]}" | collect tests
-# This one seeds faults, in processes of its own; the others have none to seed.
-if has tests gpu_gate; then
-    build test cuda,faults test --no-run --test gpu_gate | collect tests
-fi
+((${#plain[@]} == 0)) || build test cuda test --no-run "${plain[@]}" | collect tests
+((${#seeding[@]} == 0)) || build test cuda,faults test --no-run "${seeding[@]}" | collect tests
 
 benches=(--bench gpu)
 if has benches host_path; then benches+=(--bench host_path); fi

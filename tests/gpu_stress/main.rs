@@ -22,7 +22,7 @@ use std::str::FromStr;
 #[cfg(feature = "cuda")]
 use std::time::{Duration, Instant};
 
-use streampool::sim::SimConfig;
+use streampool::sim::{Schedule, SimConfig};
 
 use stress::on_sim::Sim;
 use stress::{Device, Report, run};
@@ -37,8 +37,15 @@ fn variable<T: FromStr<Err: Debug>>(name: &str) -> Option<T> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-fn report_of<D: Device>(device: &D, name: &str, goes_on: impl Fn(u64) -> bool) -> Report {
-    let report = run(device, variable(SEED).unwrap_or(0), goes_on);
+/// Plays rounds, and prints what they have met after those before them.
+fn play<D: Device>(
+    device: &D,
+    name: &str,
+    before: Report,
+    goes_on: impl Fn(u64) -> bool,
+) -> Report {
+    let mut report = run(device, variable(SEED).unwrap_or(0), goes_on);
+    report += before;
     let mut line = report.to_json();
     line["stress"] = name.into();
     // On a line of its own, whatever the harness has begun.
@@ -59,15 +66,19 @@ fn on_a_gpu() {
     let time = Duration::from_secs(variable(SECONDS).unwrap_or(20));
     let card = card::Card::open();
     let begun = Instant::now();
-    judge(&report_of(&card, "gpu", |_| begun.elapsed() < time));
+    judge(&play(&card, "gpu", Report::default(), |_| begun.elapsed() < time));
 }
 
 #[test]
 fn on_the_simulated_device() {
-    let sim = Sim::new(SimConfig::default());
-    let report = report_of(&sim, "simulated", |rounds| rounds < 60);
+    let mut report = Report::default();
+    for schedule in [Schedule::Timed, Schedule::Random, Schedule::Lazy] {
+        let sim = Sim::new(SimConfig { schedule, ..SimConfig::default() });
+        report = play(&sim, "simulated", report, |rounds| rounds < 30);
+        assert_eq!(report.mismatches, 0, "words that others have written");
+        assert_eq!(sim.hazards.into_inner(), 0, "the race detector has seen what no stamp shows");
+    }
     judge(&report);
-    assert_eq!(sim.hazards.into_inner(), 0, "the race detector has seen what no stamp shows");
 }
 
 /// In a process of its own, with a fault, a stress sees mismatches. A program that uses memory by mistake

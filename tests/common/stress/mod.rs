@@ -119,7 +119,7 @@ fn round<D: Device>(
 
 /// A limit that several threads reach.
 fn limit(setup: &Setup) -> u64 {
-    setup.limit * THREADS / 2
+    setup.limit * THREADS * 3 / 4
 }
 
 fn build<B: Backend>(backend: B, setup: &Setup) -> StreamPool<B> {

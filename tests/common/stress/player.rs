@@ -81,6 +81,8 @@ pub(super) struct Player<'a, D: Device> {
     scopes: Vec<QuiescentScope<D::B>>,
     /// Scopes that end only with the program: as good as leaked.
     leaked: Vec<QuiescentScope<D::B>>,
+    /// What was freed last: the number of its home, and its length.
+    freed: Option<(u64, usize)>,
     counts: Report,
     chance: u64,
 }
@@ -88,7 +90,7 @@ pub(super) struct Player<'a, D: Device> {
 impl<'a, D: Device> Player<'a, D> {
     pub(super) fn new(round: &'a Round<'a, D>, setup: Setup) -> Player<'a, D> {
         let (slots, live, scopes, leaked, counts) = Default::default();
-        Player { round, setup, slots, live, scopes, leaked, counts, chance: 0 }
+        Player { round, setup, slots, live, scopes, leaked, freed: None, counts, chance: 0 }
     }
 
     pub(super) fn play(mut self, program: &Program) -> Report {
@@ -112,8 +114,20 @@ impl<'a, D: Device> Player<'a, D> {
     }
 
     fn step(&mut self, step: Step) -> bool {
+        // What one thread waits for is clean for all of them, so that with several nothing would ever be
+        // pending: most of these are left out.
+        let waits =
+            matches!(step.op, Op::Quiesce { .. } | Op::Release { .. } | Op::Synchronize { .. });
+        if waits && step.thread / 8 % 8 != 0 {
+            return false;
+        }
         match step.op {
-            Op::Alloc { stream, len, align } => self.alloc(stream, len, align),
+            // Programs seldom want what their stream has just freed, and that is what its list is for.
+            Op::Alloc { .. } if step.thread % 2 == 1 && self.freed.is_some() => self.alloc_again(),
+            Op::Alloc { stream, len, align } => {
+                let slot = self.slot(stream);
+                self.alloc(slot, len, align)
+            }
             Op::Free { buffer } => self.free(buffer, step.thread % 8 == 7),
             Op::Launch { buffer, on, writes, .. } => self.launch(buffer, on, writes),
             Op::Busy { stream, .. } => {
@@ -204,11 +218,17 @@ impl<'a, D: Device> Player<'a, D> {
         (!self.live.is_empty()).then(|| usize::from(buffer) % self.live.len())
     }
 
-    fn alloc(&mut self, stream: u8, len: usize, align: usize) -> bool {
+    /// Allocates what was freed last, where its home is still at hand.
+    fn alloc_again(&mut self) -> bool {
+        let Some((number, len)) = self.freed.take() else { return false };
+        let slot = self.slots.iter().position(|slot| slot.number == number);
+        slot.is_some_and(|slot| self.alloc(slot, len, 1))
+    }
+
+    fn alloc(&mut self, slot: usize, len: usize, align: usize) -> bool {
         if self.live.len() >= BUFFERS {
-            self.free(stream, false);
+            self.free(len as u8, false);
         }
-        let slot = self.slot(stream);
         let Slot { number, ref handle } = self.slots[slot];
         match handle.alloc_aligned(len, align) {
             Ok(buffer) if buffer.capacity() > 0 => {
@@ -240,6 +260,7 @@ impl<'a, D: Device> Player<'a, D> {
             return true;
         }
         let ns = self.delay();
+        self.freed = Some((live.streams[0].0, live.buffer.len()));
         drop(self.last_use(live, ns));
         true
     }
