@@ -118,7 +118,7 @@ impl<'a, D: Device> Player<'a, D> {
         // pending: most of these are left out.
         let waits =
             matches!(step.op, Op::Quiesce { .. } | Op::Release { .. } | Op::Synchronize { .. });
-        if waits && step.thread / 8 % 8 != 0 {
+        if waits && !(step.thread / 8).is_multiple_of(8) {
             return false;
         }
         match step.op {
