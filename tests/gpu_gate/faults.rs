@@ -36,6 +36,7 @@ const MUST: &[(Fault, &str)] = &[
     (Fault::SplitDropsStamps, "both_parts_of_a_split_wait"),
     (Fault::EagerJoin, "h16_a_stalled_neighbour_holds_nothing_up"),
     (Fault::DeadHandleKey, "h40_a_reused_handle_is_another_stream"),
+    (Fault::DeadHandleKey, "h40_a_handle_that_comes_back_later_is_another_stream"),
     (Fault::RetiredUnderBuffers, "h40_a_reused_handle_is_another_stream"),
     (Fault::UseOnWithoutWait, "h10_use_on_and_move_to_make_the_other_stream_wait"),
     (Fault::ListHitWithSecondStamp, "h15_home_waits_for_a_copy_elsewhere"),

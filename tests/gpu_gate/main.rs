@@ -79,6 +79,7 @@ gate_tests! {
     streams::h21_an_event_is_seen_only_once_recorded,
     streams::h25_a_thread_without_a_context_is_left_without,
     streams::h40_a_reused_handle_is_another_stream,
+    streams::h40_a_handle_that_comes_back_later_is_another_stream,
     streams::h43_the_legacy_stream_waits_and_is_waited_for,
     streams::h43_the_per_thread_stream_is_refused,
     scopes::a_scope_begins_when_the_gate_opens,
