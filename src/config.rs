@@ -11,8 +11,9 @@ use crate::sync::Arc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reuse {
-    /// Grow below the floor, reuse by a wait on an event that the program had recorded, grow to the
-    /// soft target, reuse by a late wait, grow to the limit.
+    /// Grow below the floor, ask whether what other streams freed has finished, reuse by a wait on an
+    /// event that the program had recorded, grow to the soft target, reuse by a late wait, grow to the
+    /// limit.
     #[default]
     Balanced,
     /// Reuse before any growth: the least memory, at the price of waits on the device.
@@ -81,8 +82,9 @@ impl Default for Config {
     }
 }
 
-/// Below this much reserved memory a miss grows rather than waits.
-pub(crate) const DEFAULT_FLOOR: u64 = 32 << 20;
+/// Below this much reserved memory a miss grows rather than asks: eight streams that pass 8 MiB on to each
+/// other then have 8 MiB each, and need neither a driver call nor a wait.
+pub(crate) const DEFAULT_FLOOR: u64 = 128 << 20;
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -151,7 +153,8 @@ impl<B: Backend> PoolBuilder<B> {
         self
     }
 
-    /// Up to here, in bytes, a miss grows rather than waits at all. 32 MiB by default.
+    /// Up to here, in bytes, a miss grows takes memory rather than asks other streams for theirs: each gets
+    /// some of its own. 128 MiB by default.
     pub fn floor(mut self, bytes: u64) -> Self {
         self.config.floor = bytes;
         self

@@ -38,7 +38,7 @@ pub use error::{Error, Shortage};
 pub use pool::{DriverCalls, StreamPool};
 pub use pool_stream::{PoolStream, RetireError};
 pub use quiescent::{QuiescentReport, QuiescentScope};
-pub use stats::Stats;
+pub use stats::{Stats, StreamStats};
 
 #[cfg(all(test, loom))]
 mod models;

@@ -15,6 +15,7 @@ use crate::error::{Error, Reason};
 use crate::heap::size_class::{self, GRAIN, Rounded};
 use crate::order::Moment;
 use crate::pool::StreamPool;
+use crate::stats::StreamStats;
 use crate::sync::Arc;
 
 /// The largest alignment that can be asked for, in bytes.
@@ -176,6 +177,24 @@ impl<B: Backend> PoolStream<B> {
             Err(error) => return Err(RetireError { stream: self, error }),
         };
         pool.retire_by_hand(self).map_err(|(stream, error)| RetireError { stream, error })
+    }
+
+    /// The stream's own account, exact. Takes the stream's lock alone, and makes no driver call.
+    ///
+    /// ```
+    /// # use streampool::{StreamPool, sim::SimDevice};
+    /// # let device = SimDevice::new(1);
+    /// # let pool = StreamPool::new(device.clone());
+    /// let stream = pool.stream(device.create_stream())?;
+    /// drop((stream.alloc(4096)?, stream.alloc(4096)?));
+    /// let kept = stream.alloc(4096)?;
+    /// let stats = stream.stats();
+    /// assert_eq!((stats.in_use, stats.peak_in_use, stats.hits, stats.misses), (4096, 8192, 1, 2));
+    /// # drop(kept);
+    /// # Ok::<(), streampool::Error>(())
+    /// ```
+    pub fn stats(&self) -> StreamStats {
+        StreamStats::of(&self.core.state.lock())
     }
 
     /// The pool that the stream is registered with.

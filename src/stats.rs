@@ -67,6 +67,37 @@ pub struct Stats {
     pub calls: DriverCalls,
 }
 
+/// One stream's account at one moment, exact. All sizes are in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct StreamStats {
+    /// In buffers whose home the stream is, as the pool rounds them.
+    pub in_use: u64,
+    /// The most that `in_use` has been since the start or the last
+    /// [`reset_peak`](crate::StreamPool::reset_peak).
+    pub peak_in_use: u64,
+    /// Live buffers whose home the stream is.
+    pub live: u64,
+    /// Allocations that the stream's own list served.
+    pub hits: u64,
+    /// Allocations that it did not serve.
+    pub misses: u64,
+}
+
+impl StreamStats {
+    pub(crate) fn of<B: Backend>(state: &StreamState<B>) -> StreamStats {
+        let counters = &state.counters;
+        StreamStats {
+            in_use: state.in_use(),
+            peak_in_use: counters.peak_in_use,
+            live: state.live(),
+            hits: state.hits(),
+            misses: counters.misses,
+        }
+    }
+}
+
 /// What streams that have left have counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Past {

@@ -421,3 +421,21 @@ fn out_of_memory_synchronizes_once() {
     });
     assert!(error.is_over_limit());
 }
+
+/// Small memory is not passed on: below the floor each stream gets some of its own, and then needs neither
+/// a driver call nor a wait, in whatever order the streams take their turns.
+#[test]
+fn below_the_floor_streams_share_nothing_and_make_no_call() {
+    let device = lazy();
+    let pool = StreamPool::new(device.clone());
+    let streams: [Stream; 8] = streams(&pool, &device);
+    let turn = |count: usize| {
+        for at in 0..count {
+            let buffer = streams[at % 8].alloc(8 << 20).unwrap();
+            use_it(&device, &buffer);
+        }
+    };
+    turn(8);
+    makes!(device, turn(1000), {launches: 1000});
+    assert_eq!((pool.stats().hits, pool.stats().reserved), (1000, 64 << 20));
+}

@@ -122,7 +122,8 @@ fn h66_a_million_distinct_sizes_leave_the_bookkeeping_flat() {
             }
         });
         assert_flat(&costs, 0);
-        assert!(pool.stats().peak_reserved <= 96 * MIB, "{:?}", pool.stats());
+        // Up to the floor it grows rather than asks.
+        assert!(pool.stats().peak_reserved <= 128 * MIB, "{:?}", pool.stats());
     });
 }
 

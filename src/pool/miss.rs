@@ -68,8 +68,8 @@ impl Reuse {
         match self {
             Reuse::Balanced => &[
                 Covered,
-                Ask,
                 Grow(Mark::Floor),
+                Ask,
                 Gather,
                 StealEarly,
                 Grow(Mark::SoftTarget),
@@ -87,8 +87,8 @@ impl Reuse {
             ],
             Reuse::Speed => &[
                 Covered,
-                Ask,
                 Grow(Mark::Floor),
+                Ask,
                 Gather,
                 // Not for the target, but because there unused memory is exchanged, which waits for
                 // nothing.

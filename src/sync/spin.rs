@@ -18,9 +18,14 @@ use std::cell::UnsafeCell;
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Tries before a waiting thread gives its time slice away.
+/// A waiting thread looks again after one pause, then two, then four, up to so many: of many that wait,
+/// each comes back on its own, and the line is left to the holder meanwhile.
 #[cfg(not(loom))]
-const SPINS: u32 = 64;
+const PAUSES_MAX: u32 = 64;
+/// Pauses in all before a waiting thread gives its time slice away: many times what a section takes, so
+/// that by then the holder has most likely been preempted.
+#[cfg(not(loom))]
+const PATIENCE: u32 = 2048;
 
 /// A spin lock that yields. The lock lies before its value, on the line of the value's first fields.
 #[derive(Debug)]
@@ -76,14 +81,19 @@ impl<T> SpinLock<T> {
     #[cold]
     fn lock_contended(&self) -> SpinGuard<'_, T> {
         #[cfg(not(loom))]
-        let mut spins = 0;
+        let (mut pauses, mut waited) = (1, 0);
         loop {
             // A plain load while it is locked: the line stays shared until the unlock. It decides
             // nothing, and a model is spared it.
             #[cfg(not(loom))]
             while self.locked.load(Ordering::Relaxed) {
-                spins += 1;
-                if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+                if waited >= PATIENCE {
+                    std::thread::yield_now();
+                    continue;
+                }
+                (0..pauses).for_each(|_| std::hint::spin_loop());
+                waited += pauses;
+                pauses = (2 * pauses).min(PAUSES_MAX);
             }
             #[cfg(loom)]
             loom::thread::yield_now();

@@ -401,3 +401,22 @@ fn after_a_panic_in_the_hook_the_lists_are_open_and_nothing_is_lost() {
         assert_ne!(calls, CallCounts::default());
     });
 }
+
+/// M5: the peak of one stream is exact, also where every allocation in between was a hit.
+#[test]
+fn m5_the_peak_in_use_of_a_stream_is_exact() {
+    in_both_kinds(|setup| {
+        let lab = setup.lab();
+        let [a, b] = lab.streams();
+        for live in [3, 1, 2] {
+            drop((0..live).map(|_| lab.hold(&a, BLOCK)).collect::<Vec<_>>());
+        }
+        let other = lab.hold(&b, 2 * BLOCK);
+        assert_eq!((a.stats().peak_in_use, a.stats().in_use, a.stats().hits), (3 * BLOCK, 0, 3));
+        lab.pool.reset_peak();
+        drop([lab.hold(&a, BLOCK), lab.hold(&a, BLOCK)]);
+        assert_eq!((a.stats().peak_in_use, a.stats().live), (2 * BLOCK, 0));
+        assert_eq!((b.stats().peak_in_use, b.stats().live), (2 * BLOCK, 1));
+        drop(other);
+    });
+}

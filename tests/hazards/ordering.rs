@@ -332,7 +332,7 @@ fn h11_the_owner_of_a_union_comes_after_both_parts() {
 #[test]
 fn h12_home_itself_waits_for_a_pending_use_elsewhere() {
     in_both_kinds(|setup| {
-        let lab = setup.lab();
+        let lab = setup.lab_with(|builder| builder.floor(2 * BLOCK));
         let [a, c] = lab.streams();
         let x = lab.hold(&a, BLOCK);
         x.write(&a);
@@ -491,7 +491,8 @@ fn h15_a_copy_on_another_stream_comes_before_the_next_owner_at_home() {
 #[test]
 fn h16_beside_a_stalled_stream_others_reuse_all_of_their_own() {
     in_both_kinds(|setup| {
-        let lab = setup.lab_with(|builder| builder.late_waits(false).limit(32 * MIB));
+        let lab =
+            setup.lab_with(|builder| builder.late_waits(false).limit(32 * MIB).floor(30 * MIB));
         let [a, b, c] = lab.streams();
         // a's blocks lie between b's: a, b, b, a, b, b, … in pieces of 1 MiB.
         let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
@@ -668,7 +669,7 @@ fn h19(
 fn h19_by_growth_b_ends_though_a_waits_for_the_host() {
     in_both_kinds(|setup| {
         for between in BETWEEN {
-            let lab = setup.lab();
+            let lab = setup.lab_with(|builder| builder.floor(0).soft_target(8 * BLOCK));
             let (got, x) = h19(&lab, false, BLOCK, between).expect("there is room");
             let stats = lab.stats();
             if between == Between::ProbedBefore {

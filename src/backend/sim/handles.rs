@@ -13,6 +13,9 @@ use crate::sync::Arc;
 /// is destroyed: its pending work goes on, and the next stream created gets its raw handle.
 #[derive(Clone)]
 pub struct SimStream {
+    /// The machine's number and the timeline, here as well: a call that only looks needs no more.
+    machine: u64,
+    timeline: Option<TimelineId>,
     inner: Arc<Owned>,
 }
 
@@ -45,9 +48,7 @@ impl SimStream {
         let context_id = state_context.id;
         drop(state);
         let (machine, timeline) = (Arc::clone(machine), Some(timeline));
-        SimStream {
-            inner: Arc::new(Owned { machine, context, context_id, handle, kind, timeline }),
-        }
+        SimStream::of(Owned { machine, context, context_id, handle, kind, timeline })
     }
 
     /// The legacy default stream (handle 1) or the per-thread default stream (handle 2).
@@ -65,9 +66,11 @@ impl SimStream {
         let context_id = state_context.id;
         drop(state);
         let machine = Arc::clone(machine);
-        SimStream {
-            inner: Arc::new(Owned { machine, context, context_id, handle, kind, timeline }),
-        }
+        SimStream::of(Owned { machine, context, context_id, handle, kind, timeline })
+    }
+
+    fn of(inner: Owned) -> SimStream {
+        SimStream { machine: inner.machine.id, timeline: inner.timeline, inner: Arc::new(inner) }
     }
 
     /// The raw handle. It is given to another stream once this one is destroyed.
@@ -83,7 +86,7 @@ impl SimStream {
     /// The stream's number in reports: one per stream ever created on the machine, never used again.
     /// `None` for the per-thread default stream, which is a different stream on each thread.
     pub fn number(&self) -> Option<u32> {
-        self.inner.timeline.map(|timeline| timeline.0)
+        self.timeline.map(|timeline| timeline.0)
     }
 
     pub(super) fn context(&self) -> usize {
@@ -95,13 +98,13 @@ impl SimStream {
     }
 
     pub(super) fn is_of(&self, machine: &Machine) -> bool {
-        self.inner.machine.id == machine.id
+        self.machine == machine.id
     }
 
     /// The timeline: of the calling thread's own stream, for the per-thread default stream.
     #[inline]
     pub(super) fn timeline(&self, state: &mut State) -> TimelineId {
-        match self.inner.timeline {
+        match self.timeline {
             Some(timeline) => timeline,
             None => per_thread_timeline(state, self.inner.context),
         }
