@@ -29,10 +29,10 @@ has() { # FOLDER NAME
 }
 
 # Builds what the arguments name, and prints `NAME FILE` for each program of this kind.
-build() { # KIND CARGO-ARGUMENTS...
-    local kind=$1
-    shift
-    cargo "$@" --features cuda --message-format json-render-diagnostics |
+build() { # KIND FEATURES CARGO-ARGUMENTS...
+    local kind=$1 features=$2
+    shift 2
+    cargo "$@" --features "$features" --message-format json-render-diagnostics |
         sed -n 's/.*"kind":\["'"$kind"'"\].*"name":"\([^"]*\)","src_path".*"executable":"\([^"]*\)".*/\1 \2/p'
 }
 
@@ -51,21 +51,27 @@ mkdir -p "$bundle/traces"
 
 # The tests keep their debug assertions, which the release profile would take away. Those on the
 # stand-in driver need cargo where they run, and no GPU.
-tests=()
+# Those that seed faults, in processes of their own, need them compiled in; the others have none to seed.
+plain=()
+seeding=()
 for name in $(targets_in tests | grep -E '^(cuda_gpu|gpu_)' || true); do
-    tests+=(--test "$name")
+    case $name in
+        gpu_gate | gpu_stress | gpu_trace) seeding+=(--test "$name") ;;
+        *) plain+=(--test "$name") ;;
+    esac
 done
-((${#tests[@]} == 0)) || build test test --no-run "${tests[@]}" | collect tests
+((${#plain[@]} == 0)) || build test cuda test --no-run "${plain[@]}" | collect tests
+((${#seeding[@]} == 0)) || build test cuda,faults test --no-run "${seeding[@]}" | collect tests
 
 benches=(--bench gpu)
 if has benches host_path; then benches+=(--bench host_path); fi
-build bench bench --no-run "${benches[@]}" | collect bench
+build bench cuda bench --no-run "${benches[@]}" | collect bench
 
 examples=()
 for name in clear_pool replay; do
     if has examples "$name"; then examples+=(--example "$name"); fi
 done
-((${#examples[@]} == 0)) || build example build --release "${examples[@]}" | collect examples
+((${#examples[@]} == 0)) || build example cuda build --release "${examples[@]}" | collect examples
 
 shopt -s nullglob
 for trace in traces/*.csv traces/*.csv.gz examples/traces/*.csv examples/traces/*.csv.gz \

@@ -58,8 +58,10 @@ on_cuda() { # EXAMPLE
 shopt -s nullglob
 if wants tests; then
     # One at a time: they share the device, and some time it. Those that need a GPU are marked ignored.
+    # The first looks at many faults, in a process for each.
+    add 600 tests/gpu_gate --include-ignored --test-threads=1 --nocapture
     for test in "$here"/tests/*; do
-        add 180 "tests/$(basename "$test")" --include-ignored --test-threads=1 --nocapture
+        [[ $test == */gpu_gate ]] || add 300 "tests/$(basename "$test")" --include-ignored --test-threads=1 --nocapture
     done
 fi
 if wants bench; then
@@ -127,7 +129,10 @@ for entry in "${plan[@]}"; do
     words=("${words[@]:1}")
     printf '\n== %s\n' "${words[*]}" | tee -a "$report"
     begun=$SECONDS
-    timeout --kill-after=5 "$limit" "./${words[0]}" "${words[@]:1}" </dev/null >"$folder/output" 2>&1
+    # More queues of the hardware: streams that share one are in order whatever a pool does.
+    queues=()
+    [[ ${words[0]} == tests/* ]] && queues=(CUDA_DEVICE_MAX_CONNECTIONS=32)
+    env "${queues[@]}" timeout --kill-after=5 "$limit" "./${words[0]}" "${words[@]:1}" </dev/null >"$folder/output" 2>&1
     code=$?
     took=$((SECONDS - begun))
     cat "$folder/output" >>"$report"

@@ -296,7 +296,11 @@ impl Heap {
             self.set_state(unused.block, State::Hole);
             self.holes.remove(&unused.block);
             self.blocks.remove(unused.block);
-            self.segments.by_address.remove(&unused.address);
+            // The device may have given the address to another segment since it has this one back.
+            let own = self.segments.by_address.get(&unused.address);
+            if own.is_some_and(|segment| segment.first == unused.block) {
+                self.segments.by_address.remove(&unused.address);
+            }
             return;
         }
         for (address, _) in &unused.granules {

@@ -269,3 +269,20 @@ fn a_growth_keeps_the_free_points_of_what_lay_below_it() {
     let bytes = run.heap.bytes();
     assert_eq!((bytes.pending, bytes.clean), (7 * UNIT, 2 * UNIT), "only new memory is clean");
 }
+
+/// The device has a segment back before the heap hears of it, and may give its address to another thread's
+/// growth in between.
+#[test]
+fn a_segment_at_the_address_of_one_that_is_going_back_is_not_forgotten_with_it() {
+    let mut heap = Heap::default();
+    let nothing = Seen::default();
+    let address = 1 << 40;
+    let old = heap.add_segment(address, 12 * GRAIN);
+    heap.free(old, Stamps::Clean, &nothing);
+    let going_back = heap.take_unused(u64::MAX).pop().unwrap();
+    let new = heap.add_segment(address, 8 * GRAIN);
+    heap.forget_unused(going_back);
+    heap.free(new, Stamps::Clean, &nothing);
+    let unused: Vec<u64> = heap.take_unused(u64::MAX).iter().map(|unused| unused.bytes).collect();
+    assert_eq!(unused, [8 * GRAIN]);
+}
