@@ -153,8 +153,8 @@ impl<B: Backend> PoolBuilder<B> {
         self
     }
 
-    /// Up to here, in bytes, a miss grows takes memory rather than asks other streams for theirs: each gets
-    /// some of its own. 128 MiB by default.
+    /// Up to here, in bytes, a miss takes memory from the device rather than asks for what other streams have
+    /// freed, so that each gets some of its own. 128 MiB by default. Not while the device has no more.
     pub fn floor(mut self, bytes: u64) -> Self {
         self.config.floor = bytes;
         self
@@ -183,8 +183,9 @@ impl<B: Backend> PoolBuilder<B> {
     }
 
     /// Whether streams that the pool does not know may be capturing into graphs. The pool then never
-    /// synchronizes the context, which would break such a capture, but its own events one by one.
-    /// `false` by default.
+    /// synchronizes the context, nor records an event of it at the end of a scope, which would break such a
+    /// capture, but uses its own streams' events one by one. `false` by default: then no such stream may be
+    /// capturing when a scope begins or ends.
     ///
     /// Streams that are not registered can use typed slices of the CUDA backend. No event of the pool says
     /// when they have finished; so with `true` the memory of such a slice, once freed, stays pending

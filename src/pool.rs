@@ -100,6 +100,8 @@ pub(crate) struct PoolCore<B: Backend> {
     unused: Mutex<VecDeque<TimelineId>>,
     unused_count: AtomicUsize,
     gate: Gate,
+    /// The device had no more memory when it was last asked for some.
+    exhausted: host::AtomicBool,
     /// Held by whoever ends the pool, driver calls and all: nothing that allocates or frees takes it.
     ending: host::Mutex<()>,
     /// Whether this ended pool has nothing to do before another of its streams becomes unused.
@@ -297,6 +299,7 @@ impl<B: Backend> PoolCore<B> {
             unused: Mutex::default(),
             unused_count: AtomicUsize::new(0),
             gate: Gate::default(),
+            exhausted: host::AtomicBool::new(false),
             ending: host::Mutex::new(()),
             rests: host::AtomicBool::new(false),
             steps: Steps::default(),

@@ -189,8 +189,9 @@ impl<B: Backend> StreamPool<B> {
     ///
     /// While a registered stream captures into a graph, or with
     /// [`foreign_captures`](crate::PoolBuilder::foreign_captures), the streams are waited for one by
-    /// one instead, the capturing ones left out, because a synchronize of the context would break the
-    /// capture.
+    /// one instead, the capturing ones left out, because a synchronize of the context, and an event of
+    /// it, would break the capture. A stream that is *not* registered must therefore not be capturing when
+    /// a scope begins or ends, unless the pool was told that it may.
     ///
     /// Blocks the calling thread. Scopes nest, and several pools' scopes can be open on one thread.
     ///
@@ -262,8 +263,13 @@ impl<B: Backend> QuiescentScope<B> {
             follow(if seeded!(BoolForDepth) { &[] } else { &scopes });
             Some(open)
         });
-        let Ok(Some(open)) = open else { return QuiescentReport::default() };
-        self.pool.settle_scope(self.scope, &open.shared)
+        let shared = match open {
+            Ok(Some(open)) => open.shared,
+            Ok(None) => return QuiescentReport::default(),
+            // In a thread-local destructor they may be gone; the streams still have their accounts.
+            Err(_) => Vec::new(),
+        };
+        self.pool.settle_scope(self.scope, &shared)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use streampool::cuda::CudaBackend;
-use streampool::{Buffer, PoolStream, StreamPool};
+use streampool::{Buffer, PoolStream, PoolBuilder, StreamPool};
 
 use crate::Failure;
 use crate::options::Options;
@@ -45,11 +45,19 @@ impl Bench<'_> {
 
     /// A pool of its own for a workload, empty.
     pub(crate) fn pool(&self) -> Result<Pool, Failure> {
+        self.pool_with(|builder| builder)
+    }
+
+    /// The same, with options of a workload's own.
+    pub(crate) fn pool_with(
+        &self,
+        options: impl FnOnce(PoolBuilder<CudaBackend>) -> PoolBuilder<CudaBackend>,
+    ) -> Result<Pool, Failure> {
         let mut backend = CudaBackend::new(&self.context)?;
         if self.options.segments {
             backend = backend.with_plain_segments();
         }
-        Ok(StreamPool::builder(backend).reuse(self.options.reuse).build()?)
+        Ok(options(StreamPool::builder(backend).reuse(self.options.reuse)).build()?)
     }
 
     /// New non-blocking streams, registered.

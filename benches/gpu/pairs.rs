@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use crate::Failure;
-use crate::device::{Bench, Stream};
+use crate::device::{Bench, Pool, Stream};
 use crate::report::{median, nanoseconds};
 
 /// Allocates a buffer and frees it.
@@ -40,12 +40,18 @@ pub(crate) fn pair(bench: &Bench, bytes: usize, busy: bool) -> Result<(), Failur
     Ok(())
 }
 
-/// 8 MiB, allocated and freed on one of 8 streams after the other: what one freed the next wants.
+/// 8 MiB, allocated and freed on one of 8 streams after the other: what one freed the next wants. By
+/// default each stream soon has 8 MiB of its own; without a floor the 8 MiB are passed on.
 pub(crate) fn handoff(bench: &Bench) -> Result<(), Failure> {
+    hand_on(bench, &bench.pool()?, "handoff 8 streams")?;
+    let pool = bench.pool_with(|builder| builder.floor(0))?;
+    hand_on(bench, &pool, "handoff 8 streams, no floor")
+}
+
+fn hand_on(bench: &Bench, pool: &Pool, name: &str) -> Result<(), Failure> {
     const STREAMS: usize = 8;
     const BYTES: usize = 8 << 20;
-    let pool = bench.pool()?;
-    let streams = bench.streams(&pool, STREAMS)?;
+    let streams = bench.streams(pool, STREAMS)?;
     for turn in 0..200 {
         one(&streams[turn % STREAMS], BYTES)?;
     }
@@ -61,7 +67,7 @@ pub(crate) fn handoff(bench: &Bench) -> Result<(), Failure> {
     }
     bench.synchronize()?;
     bench
-        .line("handoff 8 streams", "ns per alloc+free", median(rounds))
+        .line(name, "ns per alloc+free", median(rounds))
         .with_pool(&pool.stats())
         .print();
     Ok(())

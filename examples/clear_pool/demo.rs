@@ -32,7 +32,7 @@ pub(crate) fn show<D: Device>(
         text += &match shown.hazards {
             None => "this device cannot tell hazards\n".to_owned(),
             Some(0) => {
-                "0 hazards. The scope asked each stream once at its end, found it busy, and \
+                "0 hazards. The scope asked at its end, found the streams busy, and \
                         kept\nthe buffers' ordinary dependencies.\n"
                     .to_owned()
             }

@@ -19,8 +19,8 @@ pub mod sim;
 ///
 /// - It calls no verb while it holds a lock that an allocation or a free takes.
 /// - It unmaps or frees memory only after its last use has completed *on the host's evidence*.
-/// - It queries and synchronizes only events that it created, recorded while their stream was not
-///   capturing; it never queries a stream.
+/// - It queries and synchronizes only events that it created, recorded while their stream, or for an event
+///   of the context any stream that it knows, was not capturing; it never queries a stream.
 ///
 /// # What the implementer owes
 ///
@@ -42,8 +42,8 @@ pub mod sim;
 ///   accessible range is usable by every stream of this context;
 /// - [`record`](Self::record), [`record_context`](Self::record_context), [`wait`](Self::wait),
 ///   [`query`](Self::query) and the two synchronizes have CUDA's meaning: a wait orders everything later
-///   on its stream after everything that was on the recorded stream at the most recent record; `query` returns `true`, and a synchronize returns
-///   `Ok`, only when all of that has finished.
+///   on its stream after everything that was on the recorded stream at the most recent record; `query`
+///   returns `true`, and a synchronize returns `Ok`, only when all of that has finished.
 pub unsafe trait Backend: Send + Sync + 'static {
     /// A handle that keeps one stream of the device alive while it, or a clone of it, lives.
     type Stream: Clone + Send + Sync + 'static;

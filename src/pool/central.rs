@@ -214,7 +214,8 @@ impl<B: Backend> Central<B> {
         for (scope, tally) in state.close_accounts() {
             let own = self.accounts.entry(scope).or_default();
             own.push((core.id, tally));
-            if own.len() > ACCOUNTS {
+            // At each doubling, so that the cost is spread over as many streams.
+            if own.len() >= ACCOUNTS && own.len().is_power_of_two() {
                 fold_finished(own, &self.timelines);
             }
         }

@@ -37,6 +37,12 @@ impl Gate {
         (before & CLOSED != 0, before & !CLOSED)
     }
 
+    /// Whether the pool is closed.
+    pub(super) fn is_closed(&self) -> bool {
+        // Relaxed: a call beside the close may come before it.
+        self.word.load(Ordering::Relaxed) & CLOSED != 0
+    }
+
     /// Takes [`close`](Self::close) back.
     pub(super) fn reopen(&self) {
         self.word.fetch_and(!CLOSED, Ordering::Release);

@@ -7,6 +7,7 @@ use crate::config::Growth;
 use crate::error::Error;
 use crate::heap::{BlockId, ClaimedRoom, Unused};
 use crate::order::{Stamps, Taker};
+use crate::sync::host;
 
 /// The smallest and the largest unit that the pool grows by, where a request does not need more.
 const UNIT_MIN: u64 = 2 << 20;
@@ -68,11 +69,18 @@ impl<B: Backend> PoolCore<B> {
 
     /// Takes memory from the device for a request, if that keeps the pool within the mark.
     pub(super) fn grow(&self, miss: &mut Miss<'_, B>, mark: Mark) -> Option<BlockId> {
+        // Relaxed: an answer that is missed is only asked for again.
+        if mark == Mark::Floor && self.exhausted.load(host::Ordering::Relaxed) {
+            return None;
+        }
         let cap = self.cap(miss, mark);
         let block = match self.granularity() {
             Some(granularity) => self.grow_range(miss, cap, mark, granularity),
             None => self.grow_segment(miss, cap, mark),
         };
+        if block.is_some() {
+            self.exhausted.store(false, host::Ordering::Relaxed);
+        }
         if block.is_some() {
             self.see_in_use(miss.size.bytes);
         }
@@ -147,11 +155,19 @@ impl<B: Backend> PoolCore<B> {
                     frugal = true;
                 }
                 Err(error) => {
-                    miss.asked.meet(error);
+                    self.meet_shortage(miss, error);
                     return None;
                 }
             }
         }
+    }
+
+    /// Keeps the error of a growth, and in mind that the device has no more memory, if that was it.
+    fn meet_shortage(&self, miss: &mut Miss<'_, B>, error: Error) {
+        if error.driver_kind() == Some(ErrorKind::OutOfMemory) {
+            self.exhausted.store(true, host::Ordering::Relaxed);
+        }
+        miss.asked.meet(error);
     }
 
     /// Claims the addresses that a growth for the request maps.
@@ -236,7 +252,7 @@ impl<B: Backend> PoolCore<B> {
             Err(error) => {
                 drop(central);
                 miss.returned += 1;
-                miss.asked.meet(error);
+                self.meet_shortage(miss, error);
                 None
             }
         }
@@ -337,7 +353,10 @@ impl<B: Backend> PoolCore<B> {
             let bytes = unused.bytes;
             *returned += 1;
             match self.give_back_one(unused) {
-                Ok(()) => given += bytes,
+                Ok(()) => {
+                    given += bytes;
+                    self.exhausted.store(false, host::Ordering::Relaxed);
+                }
                 Err(error) => result = Err(error),
             }
         }

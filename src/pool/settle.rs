@@ -1,5 +1,7 @@
 //! The end of a scope: what was freed in it becomes clean, or keeps its ordinary dependencies.
 
+use std::collections::BTreeSet;
+
 use super::PoolCore;
 use crate::backend::Backend;
 use crate::error::Error;
@@ -29,23 +31,22 @@ impl<B: Backend> PoolCore<B> {
         let _call = self.begin_end();
         let streams = self.streams();
         streams.iter().for_each(|core| core.prefetch());
+        let mut others: BTreeSet<TimelineId> =
+            shared.iter().flat_map(|own| own.others.iter().copied()).collect();
         let mut noted = Vec::with_capacity(streams.len());
         for core in streams.iter() {
             let mut state = core.state.lock();
             let tally = state.close_account(scope);
-            if !tally.is_empty() || shared.iter().any(|own| own.others.contains(&core.id)) {
+            if !tally.is_empty() || others.contains(&core.id) {
                 noted.push(Noted { core, tally, epoch: state.advance() });
             }
         }
         // Streams that have left since, whose accounts were kept, and those of other pools.
         let mut elsewhere = self.central.lock().close_account(scope);
-        for id in shared.iter().flat_map(|own| own.others.iter()) {
-            let known = noted.iter().any(|own| own.core.id == *id)
-                || elsewhere.iter().any(|own| own.0 == *id);
-            if !known {
-                elsewhere.push((*id, Tally::default()));
-            }
+        for id in noted.iter().map(|own| own.core.id).chain(elsewhere.iter().map(|own| own.0)) {
+            others.remove(&id);
         }
+        elsewhere.extend(others.into_iter().map(|id| (id, Tally::default())));
         let unfinished = self.settle(&streams, &noted, &elsewhere);
         let mut report = QuiescentReport::default();
         let own = noted.iter().map(|own| (own.core.id, own.tally));
@@ -70,14 +71,15 @@ impl<B: Backend> PoolCore<B> {
         streams: &[Arc<StreamCore<B>>],
         noted: &[Noted<'_, B>],
         elsewhere: &[(TimelineId, Tally)],
-    ) -> Vec<TimelineId> {
-        if self.driver.lost().is_some() {
-            let own = noted.iter().map(|own| own.core.id);
+    ) -> BTreeSet<TimelineId> {
+        let mut unfinished = BTreeSet::new();
+        let worth_it = noted.len() > 1 && noted.len() * ONE_IN >= streams.len();
+        let settled = worth_it && self.can_ask() && self.settle_by_context(streams, noted);
+        if !self.can_ask() {
+            let own = noted.iter().filter(|_| !settled).map(|own| own.core.id);
             return own.chain(elsewhere.iter().map(|own| own.0)).collect();
         }
-        let mut unfinished = Vec::new();
-        let worth_it = noted.len() > 1 && noted.len() * ONE_IN >= streams.len();
-        if !(worth_it && self.settle_by_context(streams, noted)) {
+        if !settled {
             let asked = noted.iter().filter(|own| !self.answer(self.settle_stream(own.core)));
             unfinished.extend(asked.map(|own| own.core.id));
             // A stream that just leaves on another thread has no event to ask yet.
@@ -89,10 +91,16 @@ impl<B: Backend> PoolCore<B> {
         }
         for (id, _) in elsewhere {
             if !self.answer(self.settle_elsewhere(*id)) {
-                unfinished.push(*id);
+                unfinished.insert(*id);
             }
         }
         unfinished
+    }
+
+    /// Whether there is a driver to ask: not on a lost device, and not for a pool that was closed inside the
+    /// scope, where all has finished and nothing is left to settle.
+    fn can_ask(&self) -> bool {
+        self.driver.lost().is_none() && !self.gate.is_closed()
     }
 
     /// What an error tells about a stream: nothing.
@@ -119,7 +127,11 @@ impl<B: Backend> PoolCore<B> {
             }
             asked
         });
-        let finished = self.answer(asked) || seeded!(UnfinishedTaken);
+        // Also that a capture has begun since the look, and is broken now: the program must hear of it.
+        let finished = asked.unwrap_or_else(|error| {
+            self.driver.keep_error(error);
+            false
+        }) || seeded!(UnfinishedTaken);
         if finished {
             let past = seeded!(CompletedPastSnapshot);
             let epoch = |own: &Noted<'_, B>| if past { own.epoch.next() } else { own.epoch };

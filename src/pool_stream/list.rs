@@ -123,7 +123,8 @@ impl StreamList {
     pub(super) fn expect(&mut self, bin: u8) -> Result<(), usize> {
         let own = &mut self.bins[usize::from(bin)];
         let needed = own.owned + 1;
-        if own.blocks.capacity() < needed {
+        let sizes = usize::from(bin).checked_sub(ROUNDED_BINS).map(|at| self.sizes[at].capacity());
+        if own.blocks.capacity().min(sizes.unwrap_or(usize::MAX)) < needed {
             return Err(needed.next_power_of_two().max(4));
         }
         own.owned = needed;
@@ -136,10 +137,12 @@ impl StreamList {
         if larger.blocks.capacity() > own.capacity() {
             larger.blocks.append(own);
             std::mem::swap(&mut larger.blocks, own);
-            if let Some(at) = usize::from(bin).checked_sub(ROUNDED_BINS) {
-                larger.sizes.append(&mut self.sizes[at]);
-                std::mem::swap(&mut larger.sizes, &mut self.sizes[at]);
-            }
+        }
+        if let Some(at) = usize::from(bin).checked_sub(ROUNDED_BINS)
+            && larger.sizes.capacity() > self.sizes[at].capacity()
+        {
+            larger.sizes.append(&mut self.sizes[at]);
+            std::mem::swap(&mut larger.sizes, &mut self.sizes[at]);
         }
         larger
     }

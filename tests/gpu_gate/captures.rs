@@ -63,7 +63,7 @@ pub(crate) fn h51_other_threads_go_on_during_a_capture<R: Rig>(rig: &R) {
 /// H53: whatever synchronizes does so for the other streams, and the capture survives.
 pub(crate) fn h53_what_synchronizes_spares_the_capture<R: Rig>(rig: &R) {
     for (mode, elsewhere) in [0, 1, 2].into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
-        let lab = &Lab::with(rig, |builder| builder.limit(4 * BLOCK));
+        let lab = &Lab::with(rig, |builder| builder.limit(4 * BLOCK).floor(0));
         let [a, b, c] = &lab.streams();
         let kept = lab.alloc(a);
         rig.begin_capture(a.raw(), mode);

@@ -281,7 +281,7 @@ pub(crate) fn h16_a_stalled_neighbour_holds_nothing_up<R: Rig>(rig: &R) {
 
 /// H17: a producer and a consumer, and a host that runs ahead of both.
 pub(crate) fn h17_a_pipeline_stays_within_its_depth<R: Rig>(rig: &R) {
-    let lab = Lab::with(rig, |builder| builder);
+    let lab = Lab::with(rig, |builder| builder.floor(0));
     let [a, b] = lab.streams();
     for round in 0..400 {
         let x = lab.alloc(&a);

@@ -266,11 +266,16 @@ unsafe impl Backend for CudaBackend {
     /// this context all the same.
     fn record_context(&self, event: &Event) -> Result<bool, CudaError> {
         let Some(record) = self.record_context else { return Ok(false) };
-        self.call(Captures::Spared, "cuCtxRecordEvent", || {
+        let recorded = self.call(Captures::Spared, "cuCtxRecordEvent", || {
             // SAFETY: sound because the context and the event live while their values do.
             unsafe { record(self.context.cu_ctx(), event.0) }
-        })?;
-        Ok(true)
+        });
+        match recorded {
+            Ok(()) => Ok(true),
+            // The driver has the function, and this device has not what it needs.
+            Err(error) if error.is(Code::CUDA_ERROR_NOT_SUPPORTED) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn wait(&self, stream: &Arc<CudaStream>, event: &Event) -> Result<(), CudaError> {

@@ -16,6 +16,7 @@ macro_rules! unsupported {
 }
 
 unsupported! {
+    cuCtxGetCacheConfig cuCtxGetLimit cuCtxSetCacheConfig cuCtxSetLimit
     cuDestroyExternalMemory cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuDeviceSetMemPool
     cuExternalMemoryGetMappedBuffer cuFuncGetAttribute cuFuncSetAttribute cuFuncSetCacheConfig
     cuImportExternalMemory cuMemAdvise_v2 cuMemAllocFromPoolAsync cuMemAllocManaged
