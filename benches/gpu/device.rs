@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use streampool::cuda::CudaBackend;
-use streampool::{Buffer, PoolStream, PoolBuilder, StreamPool};
+use streampool::{Buffer, PoolBuilder, PoolStream, StreamPool};
 
 use crate::Failure;
 use crate::options::Options;

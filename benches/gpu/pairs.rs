@@ -66,9 +66,6 @@ fn hand_on(bench: &Bench, pool: &Pool, name: &str) -> Result<(), Failure> {
         rounds.push(nanoseconds(begun.elapsed()) / pairs as f64);
     }
     bench.synchronize()?;
-    bench
-        .line(name, "ns per alloc+free", median(rounds))
-        .with_pool(&pool.stats())
-        .print();
+    bench.line(name, "ns per alloc+free", median(rounds)).with_pool(&pool.stats()).print();
     Ok(())
 }

@@ -31,11 +31,9 @@ pub(crate) fn show<D: Device>(
         text += &format!("\nmode `{}`: ", shown.mode.name());
         text += &match shown.hazards {
             None => "this device cannot tell hazards\n".to_owned(),
-            Some(0) => {
-                "0 hazards. The scope asked at its end, found the streams busy, and \
+            Some(0) => "0 hazards. The scope asked at its end, found the streams busy, and \
                         kept\nthe buffers' ordinary dependencies.\n"
-                    .to_owned()
-            }
+                .to_owned(),
             Some(count) => format!(
                 "{count} hazards. Memory was written while the kernels that read it were under \
                  way.\nThe first:\n"

@@ -11,6 +11,8 @@ mod errors;
 mod memory;
 mod ordering;
 mod scope;
+mod scope_interleaved;
+mod scope_reports;
 mod sizes;
 mod streams;
 mod threads;

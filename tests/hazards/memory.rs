@@ -420,3 +420,20 @@ fn m5_the_peak_in_use_of_a_stream_is_exact() {
         drop(other);
     });
 }
+
+#[test]
+fn below_the_floor_a_device_without_memory_is_not_asked_again_and_again() {
+    // Another program has the rest of the device; all that is wanted was freed, and has finished.
+    let config = SimConfig { memory_bytes: 4 * BLOCK, ..SimConfig::default() };
+    let lab = crate::common::Setup { growth: Growth::Virtual }
+        .lab_on(SimDevice::new(config), |builder| builder);
+    let [a, b] = lab.streams();
+    drop((0..4).map(|_| lab.hold(&a, BLOCK)).collect::<Vec<_>>());
+    let ((), calls) = lab.calls_of(|| {
+        for round in 0..50 {
+            let stream = if round % 2 == 0 { &b } else { &a };
+            drop((0..4).map(|_| lab.hold(stream, BLOCK)).collect::<Vec<_>>());
+        }
+    });
+    assert!(calls.granule_creates <= 8, "{calls:?}");
+}
