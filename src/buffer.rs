@@ -208,8 +208,9 @@ impl<B: Backend> Drop for Buffer<B> {
             // SAFETY: the buffer is counted in home's `live`, which is lowered below under home's lock;
             // after that only the guard's unlock touches home.
             let home = unsafe { self.home.counted() };
-            let mut state = home.state.lock();
-            if state.takes_frees_of(scope) {
+            if let Some(mut state) = home.state.try_lock()
+                && state.takes_frees_of(scope)
+            {
                 state.give(self.size.bytes());
                 state.put(route, self.block, self.address, self.size);
                 if seeded!(TouchedAfterUnlock) {
@@ -224,7 +225,8 @@ impl<B: Backend> Drop for Buffer<B> {
 }
 
 impl<B: Backend> Buffer<B> {
-    /// The long way, whatever the reason: a stream that counts for another scope, a block with others' free
+    /// The long way, whatever the reason: a lock that another thread holds (to wait for it here would cost
+    /// every free a register or two), a stream that counts for another scope, a block with others' free
     /// points, a shut list, an orphaned stream, a stream whose frees close epochs, a buffer of no bytes.
     #[cold]
     #[inline(never)]
