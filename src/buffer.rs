@@ -234,7 +234,7 @@ impl<B: Backend> Buffer<B> {
         // SAFETY: as in `drop`; the count is lowered in the last locked section below.
         let home = unsafe { self.home.counted() };
         let has_block = !self.block.is_none();
-        let scope = quiescent::scope_of(home.pool_id);
+        let scope = quiescent::scope_of(home.pool.id);
         let mut stamps = match self.has_others(NAMED) {
             true => collect_free_points(home, self.address),
             false => Stamps::Clean,
@@ -265,7 +265,7 @@ impl<B: Backend> Buffer<B> {
         }
         let closes = has_block
             && state.detours.has(Detours::RECORD_ON_FREE)
-            && !quiescent::is_open(home.pool_id);
+            && !quiescent::is_open(home.pool.id);
         if !closes {
             home.note_if_unused(&state);
             return;

@@ -175,8 +175,8 @@ impl<B: Backend> PoolBuilder<B> {
     /// Whether the pool may make a stream, or an out-of-memory call, wait for *all* that another
     /// stream has queued by now, rather than for what it had queued when it freed a block. `true` by
     /// default. With `false` the pool rather reports out of memory, and gives no plain segment back for an
-    /// allocation, since the driver may wait for whatever runs before it takes one: for programs in which a stream's
-    /// queued work can wait for something that the host does only after a later allocation.
+    /// allocation, since the driver may wait for whatever runs before it takes one: for programs in which
+    /// a stream's queued work can wait for something that the host does only after a later allocation.
     pub fn late_waits(mut self, allowed: bool) -> Self {
         self.config.late_waits = allowed;
         self

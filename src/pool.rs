@@ -267,22 +267,6 @@ impl<B: Backend> fmt::Debug for StreamPool<B> {
     }
 }
 
-/// A call that may block, under way. When it ends with the device lost, whoever found that out, no stream
-/// serves hits any more.
-#[must_use = "the call ends when this is dropped"]
-pub(crate) struct Call<'a, B: Backend> {
-    pool: &'a PoolCore<B>,
-}
-
-impl<B: Backend> Drop for Call<'_, B> {
-    fn drop(&mut self) {
-        if self.pool.driver.lost().is_some() {
-            self.pool.shut_hits();
-        }
-        self.pool.gate.exit();
-    }
-}
-
 impl<B: Backend> PoolCore<B> {
     fn new(backend: B, config: Config) -> Self {
         PoolCore {
@@ -339,37 +323,6 @@ impl<B: Backend> PoolCore<B> {
             handle
         });
         StreamPool { handle }
-    }
-
-    /// What every call that may block does first: refuses on a closed pool or a lost device, and does
-    /// what drops have left for it.
-    pub(crate) fn begin_call(&self) -> Result<Call<'_, B>, Error> {
-        self.begin_call_that(false)
-    }
-
-    /// The same for a call that may block until work on the device has finished.
-    pub(crate) fn begin_blocking_call(&self) -> Result<Call<'_, B>, Error> {
-        self.begin_call_that(true)
-    }
-
-    fn begin_call_that(&self, may_block: bool) -> Result<Call<'_, B>, Error> {
-        if let Some(error) = self.driver.lost() {
-            self.shut_hits();
-            return Err(error.clone());
-        }
-        if !self.gate.enter() {
-            return Err(Error::new(Reason::Closed));
-        }
-        let call = Call { pool: self };
-        self.tend();
-        end::poll(may_block);
-        Ok(call)
-    }
-
-    /// A call that cannot be refused, since it is the end of something: it does nothing for others.
-    pub(crate) fn begin_end(&self) -> Call<'_, B> {
-        self.gate.enter_always();
-        Call { pool: self }
     }
 
     /// Keeps every stream from serving hits: the device is lost or the pool closed.

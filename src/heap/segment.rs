@@ -228,8 +228,8 @@ impl Heap {
         block
     }
 
-    /// Only the first `bytes` of the claimed addresses, not none, have got memory, which stays there for now;
-    /// the others are as before the claim.
+    /// Only the first `bytes` of the claimed addresses, not none, have got memory, which could not be taken
+    /// from there again; the others are as before the claim.
     pub(crate) fn shrink_growth(&mut self, growth: &mut ClaimedRoom, bytes: u64) {
         self.bytes.claimed -= if growth.backed { 0 } else { growth.bytes };
         growth.backed = true;

@@ -1,5 +1,8 @@
 //! Who may begin a call, and who may end the pool.
 
+use super::PoolCore;
+use crate::backend::Backend;
+use crate::error::{Error, Reason};
 use crate::sync::host::{AtomicU64, Ordering};
 
 /// Whether the pool is closed, and how many calls are under way. One word tells both, so that whoever closes
@@ -46,6 +49,55 @@ impl Gate {
     /// Takes [`close`](Self::close) back.
     pub(super) fn reopen(&self) {
         self.word.fetch_and(!CLOSED, Ordering::Release);
+    }
+}
+
+/// A call that may block, under way. When it ends with the device lost, whoever found that out, no stream
+/// serves hits any more.
+#[must_use = "the call ends when this is dropped"]
+pub(crate) struct Call<'a, B: Backend> {
+    pool: &'a PoolCore<B>,
+}
+
+impl<B: Backend> Drop for Call<'_, B> {
+    fn drop(&mut self) {
+        if self.pool.driver.lost().is_some() {
+            self.pool.shut_hits();
+        }
+        self.pool.gate.exit();
+    }
+}
+
+impl<B: Backend> PoolCore<B> {
+    /// What every call that may block does first: refuses on a closed pool or a lost device, and does
+    /// what drops have left for it.
+    pub(crate) fn begin_call(&self) -> Result<Call<'_, B>, Error> {
+        self.begin_call_that(false)
+    }
+
+    /// The same for a call that may block until work on the device has finished.
+    pub(crate) fn begin_blocking_call(&self) -> Result<Call<'_, B>, Error> {
+        self.begin_call_that(true)
+    }
+
+    fn begin_call_that(&self, may_block: bool) -> Result<Call<'_, B>, Error> {
+        if let Some(error) = self.driver.lost() {
+            self.shut_hits();
+            return Err(error.clone());
+        }
+        if !self.gate.enter() {
+            return Err(Error::new(Reason::Closed));
+        }
+        let call = Call { pool: self };
+        self.tend();
+        super::end::poll(may_block);
+        Ok(call)
+    }
+
+    /// A call that cannot be refused, since it is the end of something: it does nothing for others.
+    pub(crate) fn begin_end(&self) -> Call<'_, B> {
+        self.gate.enter_always();
+        Call { pool: self }
     }
 }
 

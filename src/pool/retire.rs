@@ -116,8 +116,8 @@ impl<B: Backend> PoolCore<B> {
         self.leave(&core, Moment::Probe).inspect_err(|_| self.central.lock().end_leaving())
     }
 
-    /// A marked stream, which is counted as leaving, leaves: its last epoch is closed, its blocks move to the heap, and the backend's
-    /// stream goes with the core.
+    /// A marked stream, which is counted as leaving, leaves: its last epoch is closed, its blocks move to
+    /// the heap, and the backend's stream goes with the core.
     fn leave(&self, core: &Arc<StreamCore<B>>, moment: Moment) -> Result<(), Error> {
         let closed = self.close_epoch(core, moment)?;
         if seeded!(RetiredUnderBuffers) {

@@ -13,7 +13,7 @@ use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::heap::size_class::{Grains, Rounded};
 use crate::order::{Closed, Epoch, Frontier, Stamps, Taker, Timeline, TimelineId};
-use crate::pool::{PoolCore, PoolId, PooledEvent};
+use crate::pool::{PoolCore, PooledEvent};
 use crate::prefetch::prefetch;
 use crate::quiescent::ScopeId;
 use crate::sync::{Arc, Lifetime, SpinLock};
@@ -24,7 +24,6 @@ pub(crate) struct StreamCore<B: Backend> {
     /// used by different threads: none shares a cache line with another's lock.
     pub(crate) state: CachePadded<SpinLock<StreamState<B>>>,
     pub(crate) id: TimelineId,
-    pub(crate) pool_id: PoolId,
     pub(crate) timeline: Arc<Timeline<PooledEvent<B>>>,
     pub(crate) pool: Arc<PoolCore<B>>,
     pub(crate) identity: StreamIdentity,
@@ -232,7 +231,6 @@ impl<B: Backend> StreamCore<B> {
         let timeline = Arc::new(Timeline::new());
         StreamCore {
             id: timeline.id(),
-            pool_id: pool.id,
             state: CachePadded::new(SpinLock::new(StreamState::new(record_on_free))),
             timeline,
             pool,

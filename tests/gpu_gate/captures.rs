@@ -10,12 +10,7 @@ pub(crate) fn h50_what_a_capturing_stream_freed_is_left_alone<R: Rig>(rig: &R) {
         let lab = Lab::with(rig, |builder| builder.limit(2 * BLOCK).floor(0));
         lab.pool.reserve(BLOCK).unwrap();
         let [a, b] = lab.streams();
-        let x = lab.alloc(&a);
-        let at = x.device_ptr();
-        let gate = lab.close(&a);
-        lab.stamp(&a, &x, 1);
-        lab.is_free(&b, &gate);
-        drop(x);
+        let (at, gate) = lab.freed_behind_a_gate(&a, &b);
         rig.begin_capture(a.raw(), mode);
         let y = lab.alloc(&b);
         assert!(!lab.is_capturing(&b), "FIRED: b is drawn into the capture");

@@ -24,12 +24,7 @@ pub(crate) fn h01_one_stream_takes_it_back_with_no_call<R: Rig>(rig: &R) {
 pub(crate) fn h02_another_stream_waits<R: Rig>(rig: &R) {
     in_both_kinds(rig, BLOCK, |lab| {
         let [a, b] = lab.streams();
-        let x = lab.alloc(&a);
-        let at = x.device_ptr();
-        let gate = lab.close(&a);
-        lab.stamp(&a, &x, 1);
-        lab.is_free(&b, &gate);
-        drop(x);
+        let (at, gate) = lab.freed_behind_a_gate(&a, &b);
         lab.taken_in_order(&b, at, gate);
     });
 }
@@ -38,12 +33,7 @@ pub(crate) fn h02_another_stream_waits<R: Rig>(rig: &R) {
 pub(crate) fn h02_with_room_nobody_waits<R: Rig>(rig: &R) {
     in_both_kinds(rig, 2 * BLOCK, |lab| {
         let [a, b] = lab.streams();
-        let x = lab.alloc(&a);
-        let at = x.device_ptr();
-        let gate = lab.close(&a);
-        lab.stamp(&a, &x, 1);
-        lab.is_free(&b, &gate);
-        drop(x);
+        let (at, gate) = lab.freed_behind_a_gate(&a, &b);
         let y = lab.alloc(&b);
         assert_ne!(y.device_ptr(), at, "FIRED: it is in use");
         lab.stamp(&b, &y, 2);
@@ -57,12 +47,7 @@ pub(crate) fn h02_with_room_nobody_waits<R: Rig>(rig: &R) {
 pub(crate) fn h02_an_event_is_not_used_twice<R: Rig>(rig: &R) {
     in_both_kinds(rig, BLOCK, |lab| {
         let [a, b, c] = lab.streams();
-        let x = lab.alloc(&a);
-        let at = x.device_ptr();
-        let gate = lab.close(&a);
-        lab.stamp(&a, &x, 1);
-        lab.is_free(&b, &gate);
-        drop(x);
+        let (at, gate) = lab.freed_behind_a_gate(&a, &b);
         a.mark().unwrap();
         c.mark().unwrap();
         lab.taken_in_order(&b, at, gate);

@@ -137,6 +137,16 @@ impl<'a, R: Rig> Lab<'a, R> {
         self.rig.close(stream.raw())
     }
 
+    /// Frees a buffer of `a` behind a gate that is closed there, where a stamp still uses it, with `other` free
+    /// to run: its address, and the gate.
+    pub(crate) fn freed_behind_a_gate(&self, a: &Stream<R>, other: &Stream<R>) -> (u64, R::Gate) {
+        let x = self.alloc(a);
+        let gate = self.close(a);
+        self.stamp(a, &x, 1);
+        self.is_free(other, &gate);
+        (x.device_ptr(), gate)
+    }
+
     /// Writes a stamp over a buffer, on a stream.
     pub(crate) fn stamp(&self, stream: &Stream<R>, buffer: &Held<R>, stamp: u64) {
         self.stamp_slowly(stream, buffer, stamp, 0);
