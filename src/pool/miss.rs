@@ -240,7 +240,7 @@ impl<B: Backend> PoolCore<B> {
             for other in streams.iter().filter(|_| !seeded!(StaleRetry)) {
                 central.drain(other, 0);
             }
-            if central.heap.bytes().free() < miss.size.bytes {
+            if central.free() < miss.size.bytes {
                 return None;
             }
         }
