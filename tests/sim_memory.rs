@@ -345,8 +345,11 @@ fn an_unmapping_waits_for_what_came_through_its_own_mapping() {
                 let stream = device.create_stream();
                 let at = if through_own { range } else { other };
                 let kernel = Kernel::new();
-                let first =
-                    if first_reads { kernel.reads(at + 64, 64) } else { kernel.writes(at + 64, 64) };
+                let first = if first_reads {
+                    kernel.reads(at + 64, 64)
+                } else {
+                    kernel.writes(at + 64, 64)
+                };
                 device.launch(&stream, first).unwrap();
                 device.launch(&stream, Kernel::new().writes(other + address, bytes)).unwrap();
                 // SAFETY: whole; nothing but the simulation can break.

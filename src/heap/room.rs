@@ -55,7 +55,8 @@ impl Heap {
             // A room that takes more than all of the blocks below would not reach the hole.
             starts.clear();
             starts.push(hole);
-            let (hole_start, mut below) = (self.blocks.get(hole).address, self.blocks.get(hole).below);
+            let (hole_start, mut below) =
+                (self.blocks.get(hole).address, self.blocks.get(hole).below);
             while !below.is_none()
                 && usable(below)
                 && hole_start - self.blocks.get(below).address < bytes + align
@@ -87,9 +88,10 @@ impl Heap {
 
     /// The holes of this size at least, from the lowest address up.
     pub(crate) fn holes(&self, bytes: u64) -> impl Iterator<Item = Range<u64>> + '_ {
-        self.holes.values().map(|&hole| self.blocks.get(hole).range()).filter(move |hole| {
-            hole.end - hole.start >= bytes
-        })
+        self.holes
+            .values()
+            .map(|&hole| self.blocks.get(hole).range())
+            .filter(move |hole| hole.end - hole.start >= bytes)
     }
 
     /// The room at an address of the hole that begins at `hole`.

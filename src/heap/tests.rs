@@ -321,12 +321,13 @@ fn a_growth_keeps_the_free_points_of_what_lay_below_it() {
     });
     let starts: Vec<_> = rooms.iter().map(|room| room.start - (1 << 30)).collect();
     assert_eq!(starts, [0, 8 * UNIT]);
-    let hole = run.heap.holes_of(&rooms[0])[0].clone();
-    let claim = run.heap.claim(rooms[0], &[hole.start..hole.start + 6 * UNIT]);
+    let mut backed = run.heap.holes_of(&rooms[0]);
+    backed[0].end = backed[0].start + 6 * UNIT;
+    let claim = run.heap.claim(rooms[0], &backed);
     run.heap.undo_claim(claim, &run.seen);
     run.check();
     assert_eq!(run.heap.bytes().pending, 8 * UNIT, "an undone claim leaves all as it was");
-    let claim = run.heap.claim(rooms[0], &[hole.start..hole.start + 6 * UNIT]);
+    let claim = run.heap.claim(rooms[0], &backed);
     let taken = run.heap.finish_claim(claim, &run.seen);
     assert_eq!(run.heap.extent(taken), (1 << 30, 12 * UNIT + GRAIN));
     run.heap.hand_out(taken);

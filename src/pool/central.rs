@@ -6,6 +6,7 @@ use super::PooledEvent;
 use super::pieces::Pieces;
 use crate::backend::Backend;
 use crate::error::Error;
+use crate::heap::size_class::GRAIN;
 use crate::heap::{BlockId, Heap};
 use crate::order::{Epoch, FreePoint, Timeline, TimelineId, Timelines, completions};
 use crate::pool_stream::core::StreamCore;
@@ -194,6 +195,27 @@ impl<B: Backend> Central<B> {
     pub(super) fn drain(&mut self, core: &StreamCore<B>, bytes: u64) {
         let (heap, timelines) = (&mut self.heap, &self.timelines);
         core.drain(bytes, |block, stamps| heap.free(block, stamps, timelines));
+    }
+
+    /// Moves the smallest fitting block of a stream's list into the heap, if it is smaller than the one
+    /// that the heap has: to cut a large block when a smaller one would do leaves less for large requests.
+    pub(super) fn take_smaller(
+        &mut self,
+        core: &StreamCore<B>,
+        bytes: u64,
+        align: u64,
+        best: Option<BlockId>,
+    ) -> bool {
+        let (heap, timelines) = (&mut self.heap, &self.timelines);
+        let least = bytes + align - GRAIN;
+        let most = best.map_or(u64::MAX, |id| heap.extent(id).1);
+        if most <= least {
+            return false;
+        }
+        let taken = core.take_smallest(least, |block| heap.extent(block).1 < most);
+        let Some((block, stamps)) = taken else { return false };
+        heap.free(block, stamps, timelines);
+        true
     }
 
     /// Stamps can name a stream of another pool from now on. Now and then, so that the cost is spread

@@ -22,11 +22,10 @@ const UNIT_FRACTION: u64 = 256;
 const GRANULE_MIN: u64 = 2 << 20;
 const GRANULE_MAX: u64 = 32 << 20;
 /// A granule is a smaller fraction of the pool than a growth is: only a whole unused granule can get
-/// behind other addresses, and a used byte anywhere in it keeps it where it is.
+/// behind other addresses, and a used byte anywhere in it keeps it where it is. A large request takes
+/// larger ones, which are mapped in fewer calls.
 const GRANULE_FRACTION: u64 = 1024;
-/// Up to this fraction above the most that has been in use the device is asked for new memory before clean
-/// memory is mapped a second time: a little more room at first saves mappings in every later round.
-const EASY_SLACK: u64 = 128;
+const GRANULES_OF_REQUEST: u64 = 64;
 /// The default soft target is this fraction above the most that has been in use. Up to there the pool grows
 /// before it makes a stream wait for another.
 const SOFT_SLACK: u64 = 8;
@@ -92,23 +91,22 @@ impl<B: Backend> PoolCore<B> {
         (bytes + align - crate::heap::size_class::GRAIN).next_multiple_of(granularity)
     }
 
-    /// How far the pool may grow by a mark, and how far before clean memory is mapped a second time.
-    fn bounds(
+    /// The most that may be reserved, by a mark.
+    fn cap(
         &self,
         central: &mut Central<B>,
         streams: &[Arc<StreamCore<B>>],
         (bytes, mark): (u64, Mark),
-    ) -> (u64, u64) {
+    ) -> u64 {
         let limit = self.limit.unwrap_or(u64::MAX);
         let floor = self.config.floor.min(limit);
         match mark {
-            Mark::Floor => (floor, floor),
-            Mark::Limit => (limit, 0),
+            Mark::Floor => floor,
+            Mark::Limit => limit,
             Mark::SoftTarget => {
                 let wanted = central.see_in_use(streams, bytes);
                 let target = self.config.soft_target.unwrap_or(wanted + wanted / SOFT_SLACK);
-                let target = target.max(floor).min(limit);
-                (target, target.min(wanted + wanted / EASY_SLACK))
+                target.max(floor).min(limit)
             }
         }
     }
@@ -168,9 +166,8 @@ impl<B: Backend> PoolCore<B> {
         let reserved = central.reserved();
         let mut means = Means {
             granularity,
-            granule: granule(reserved, granularity),
+            granule: granule(reserved, bytes, granularity),
             unit: if frugal { granularity } else { unit(reserved, granularity) },
-            easy: 0,
             cap: reserved,
             spare: Spare::Parked,
         };
@@ -178,12 +175,9 @@ impl<B: Backend> PoolCore<B> {
             return Claimed::NoRoom;
         };
         if cost > 0 {
-            (means.cap, means.easy) = self.bounds(central, &streams, (bytes, mark));
+            means.cap = self.cap(central, &streams, (bytes, mark));
             if mark != Mark::Floor {
                 means.spare = Spare::Clean;
-            }
-            if frugal {
-                means.easy = 0;
             }
         }
         let plan = central.plan(room, &means);
@@ -216,7 +210,7 @@ impl<B: Backend> PoolCore<B> {
         let streams = self.streams();
         let taking = {
             let mut central = self.central.lock();
-            let (cap, _) = self.bounds(&mut central, &streams, (bytes, mark));
+            let cap = self.cap(&mut central, &streams, (bytes, mark));
             let reserved = central.reserved();
             if reserved.saturating_add(least) > cap {
                 miss.over_limit |= mark == Mark::Limit;
@@ -299,8 +293,7 @@ impl<B: Backend> PoolCore<B> {
             return ReserveClaim::NoRoom { step, granularity };
         };
         let (unit, spare) = (granularity, Spare::Nothing);
-        let means =
-            Means { granularity, granule: step, unit, easy: u64::MAX, cap: u64::MAX, spare };
+        let means = Means { granularity, granule: step, unit, cap: u64::MAX, spare };
         let plan = central.plan(room, &means);
         ReserveClaim::Room(central.begin_growth(plan))
     }
@@ -311,9 +304,10 @@ fn unit(reserved: u64, granularity: u64) -> u64 {
     power_below(reserved / UNIT_FRACTION).clamp(UNIT_MIN, UNIT_MAX).max(granularity)
 }
 
-/// The size of the granules of a pool that has reserved this much.
-fn granule(reserved: u64, granularity: u64) -> u64 {
-    power_below(reserved / GRANULE_FRACTION).clamp(GRANULE_MIN, GRANULE_MAX).max(granularity)
+/// The size of the granules that a pool that has reserved this much takes for a request.
+fn granule(reserved: u64, bytes: u64, granularity: u64) -> u64 {
+    let wanted = (reserved / GRANULE_FRACTION).max(bytes / GRANULES_OF_REQUEST);
+    power_below(wanted).clamp(GRANULE_MIN, GRANULE_MAX).max(granularity)
 }
 
 /// The largest power of two that is not above `number`, or 1.

@@ -12,8 +12,7 @@ impl<B: Backend> PoolCore<B> {
     /// Puts memory behind a claimed room: one block of its size then, in transit. On an error the claim is
     /// undone; whatever was mapped until then is kept for another time.
     pub(super) fn back(&self, mut backing: Backing<B::Granule>) -> Result<BlockId, Error> {
-        let backed =
-            if backing.needs_calls() { self.make_calls(&mut backing) } else { Ok(()) };
+        let backed = if backing.needs_calls() { self.make_calls(&mut backing) } else { Ok(()) };
         let mut central = self.central.lock();
         let central = &mut *central;
         central.returns += 1;

@@ -18,8 +18,6 @@ pub(super) struct Means {
     pub(super) granule: u64,
     /// What is taken from the device is a multiple of this, where the hole goes on.
     pub(super) unit: u64,
-    /// Up to here the device is asked before memory that is mapped elsewhere is mapped again.
-    pub(super) easy: u64,
     /// The most that may be reserved.
     pub(super) cap: u64,
     pub(super) spare: Spare,
@@ -199,7 +197,7 @@ impl<B: Backend> Central<B> {
     }
 
     /// Memory that is free and not behind the room, as much as is needed if there is as much: what is
-    /// parked first, then what is clean elsewhere, unless the device may be asked as well.
+    /// parked first, then what is clean elsewhere.
     fn spare(
         &self,
         room: &Room,
@@ -218,8 +216,7 @@ impl<B: Backend> Central<B> {
             total += self.pieces.bytes(piece);
             spare.push((piece, None));
         }
-        let easy = self.reserved().saturating_add(need.saturating_sub(total)) <= means.easy;
-        if easy || means.spare == Spare::Parked {
+        if means.spare == Spare::Parked {
             return spare;
         }
         for clean in self.heap.clean_downwards() {
