@@ -138,11 +138,9 @@ impl<B: Backend> Central<B> {
         self.peak_reserved = self.taken();
     }
 
-    /// Notes how much is in use, with `more` that is about to be, and says the most that has been seen.
-    pub(super) fn see_in_use(&mut self, streams: &[Arc<StreamCore<B>>], more: u64) -> u64 {
-        let in_use: u64 = streams.iter().map(|core| core.state.lock().in_use()).sum();
-        self.peak_in_use = self.peak_in_use.max(in_use + more);
-        self.peak_in_use
+    /// How much is in use, in bytes: in buffers of these streams.
+    pub(super) fn in_use(&self, streams: &[Arc<StreamCore<B>>]) -> u64 {
+        streams.iter().map(|core| core.state.lock().in_use()).sum()
     }
 
     fn taken(&self) -> u64 {

@@ -17,14 +17,15 @@ impl<B: Backend> PoolCore<B> {
         let central = &mut *central;
         central.returns += 1;
         let claim = central.end_growth(backing, backed.is_ok());
-        central.see_reserved();
-        match backed {
+        let block = match backed {
             Ok(()) => Ok(central.heap.finish_claim(claim, &central.timelines)),
             Err(error) => {
                 central.heap.undo_claim(claim, &central.timelines);
                 Err(error)
             }
-        }
+        };
+        central.see_reserved();
+        block
     }
 
     /// Notes in the parts what has succeeded.
