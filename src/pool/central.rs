@@ -43,6 +43,9 @@ pub(super) struct Central<B: Backend> {
     pub(super) claimed: u64,
     /// Pieces that a thread is giving back, in bytes.
     pub(super) returning: u64,
+    /// Pieces that were mapped at a further address, and those that were of use again at an old one.
+    pub(super) remapped: u64,
+    pub(super) revived: u64,
     /// Streams that are marked and whose last event another thread is about to publish: until then
     /// nobody can wait for what they hold.
     pub(super) leaving: u64,
@@ -74,6 +77,8 @@ impl<B: Backend> Central<B> {
             taking: 0,
             claimed: 0,
             returning: 0,
+            remapped: 0,
+            revived: 0,
             leaving: 0,
             returns: 0,
             past: Past::default(),
@@ -274,6 +279,8 @@ impl<B: Backend> Central<B> {
             in_transit: self.in_transit(),
             quarantined: bytes.quarantined,
             granules: self.pieces.count() as u64,
+            remapped: self.remapped,
+            revived: self.revived,
             hits: self.past.hits,
             misses: self.past.misses,
             ..Stats::default()
