@@ -42,6 +42,7 @@ const MUST: &[(Fault, &str)] = &[
     (Fault::ListHitWithSecondStamp, "h15_home_waits_for_a_copy_elsewhere"),
     (Fault::LateWaitForProbe, "h19_a_probe_is_not_waited_for"),
     (Fault::TrimWithoutCompletion, "h60_trim_leaves_what_is_in_flight"),
+    (Fault::TrimWithoutCompletion, "m4_only_what_has_finished_is_moved"),
     (Fault::RecordInCapture, "h50_what_a_capturing_stream_freed_is_left_alone"),
     (Fault::PerThreadStream, "h43_the_per_thread_stream_is_refused"),
 ];

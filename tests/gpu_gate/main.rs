@@ -30,6 +30,7 @@ mod exit;
 #[cfg(feature = "faults")]
 mod faults;
 mod ordering;
+mod remap;
 mod rig;
 mod scopes;
 mod sim_rig;
@@ -92,4 +93,6 @@ gate_tests! {
     captures::h53_what_synchronizes_spares_the_capture,
     end::h59_buffers_outlive_their_pool,
     end::h60_trim_leaves_what_is_in_flight,
+    remap::m4_only_what_has_finished_is_moved,
+    remap::m4_an_old_place_is_unmapped_beside_running_work,
 }
