@@ -121,9 +121,6 @@ impl<'a, M: Machine> Program<'a, M> {
             workspace.append(&mut products);
         }
         workspace.append(&mut multiplier);
-        if self.account.watch == Watch::Memory {
-            self.machine.look_at_memory()?;
-        }
         // The layer is done, and the program knows it, before its buffers are cleared.
         self.machine.synchronize()?;
         self.account.clear(&self.machine, workspace)?;
@@ -179,6 +176,10 @@ impl<'a, M: Machine> Program<'a, M> {
             let mut words = self.alloc(limb)?;
             self.machine.launch(&launch, [product, &last], &mut words)?;
             rescaled.push(words);
+        }
+        if self.account.watch == Watch::Memory {
+            // Here the program holds the most.
+            self.machine.look_at_memory()?;
         }
         self.free(last)?;
         Ok(rescaled)

@@ -2,6 +2,8 @@
 
 use serde_json::json;
 
+use super::common::cli::BackendName;
+use super::common::device::Counts;
 use super::common::table::Table;
 use super::measure::Measured;
 use super::options::Options;
@@ -74,14 +76,15 @@ pub(crate) fn table(options: &Options, measured: &[Measured]) -> String {
         "allocator",
         "wrong|coefficients",
         "hazards|found",
-        "held at most|by the program",
-        "taken at most|from the device",
-        "taken|over held",
+        "most bytes|live",
+        "most bytes|taken",
+        "taken|over live",
     ]);
+    let last = measured[measured.len() - 1].allocator.name;
     let mut time = Table::new(&[
         "allocator",
         "products|a second",
-        "speed",
+        &format!("times|{last}"),
         "of the time|in the allocator",
         "event|records",
         "stream|waits",
@@ -90,8 +93,7 @@ pub(crate) fn table(options: &Options, measured: &[Measured]) -> String {
         "memory|calls",
     ]);
     for own in measured {
-        let calls =
-            |of: fn(&super::common::device::Counts) -> u64| or_dash(own.calls.as_ref().map(of));
+        let calls = |of: fn(&Counts) -> u64| or_dash(own.calls.as_ref().map(of));
         memory.row(vec![
             own.allocator.name.to_owned(),
             or_dash(own.wrong.as_ref().map(|wrong| wrong.count)),
@@ -123,7 +125,7 @@ pub(crate) fn table(options: &Options, measured: &[Measured]) -> String {
 
 fn notes(options: &Options) -> &'static str {
     match options.backend {
-        super::common::cli::BackendName::Sim => {
+        BackendName::Sim => {
             "
 Driver calls are the allocator's own, of one run. The time is that of the simulated device: driver calls
 cost what they cost on an H200, and what the host does between them costs nothing; only a GPU tells
@@ -132,10 +134,10 @@ how fast the program is. A hazard is a use of memory that nothing orders after a
 "
         }
         #[cfg(feature = "cuda")]
-        super::common::cli::BackendName::Cuda => {
+        BackendName::Cuda => {
             "
 Driver calls are the allocator's own, of one run; cudarc's cannot be counted from outside. Memory is by
-the driver's account (cuMemGetInfo), looked at when each layer has been submitted.
+the driver's account (cuMemGetInfo), looked at where the program holds the most.
 
 "
         }
