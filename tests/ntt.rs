@@ -10,7 +10,7 @@ use std::iter;
 
 use ntt::account::Watch;
 use ntt::common::cli::Outcome;
-use ntt::common::device::{Counts, Purpose};
+use ntt::common::device::Counts;
 use ntt::inputs::Inputs;
 use ntt::kernels::{Kernel, Launch};
 use ntt::machine::Machine;
@@ -226,7 +226,7 @@ fn a_stream_that_is_not_made_to_wait_is_found() {
     let inputs = Inputs::new(&ring, 2, 3);
     let expected = reference::results(&ring, &inputs);
     let run = |forget: bool| {
-        let sim = Sim::new(Source::Pool, Purpose::Check, true, 3).expect("no error");
+        let sim = Sim::new(Source::Pool, true, 3).expect("no error");
         let machine = Forgetful { sim, forget };
         let program = Program::new(machine, &ring, &inputs, Some(&expected));
         let mut program = program.expect("no error");
@@ -248,6 +248,7 @@ fn a_line_of_json_has_the_fields_that_scripts_read() {
         "allocator",
         "memory_from",
         "backend",
+        "clock",
         "n",
         "limbs",
         "streams",

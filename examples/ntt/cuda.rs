@@ -72,7 +72,8 @@ impl Gpu {
         let context = Arc::clone(backend.context());
         let streams = (0..streams).map(|_| context.new_stream()).collect::<Result<_, _>>()?;
         let text = CString::new(include_str!("../../kernels/ntt.ptx"))?;
-        context.bind_to_thread()?;
+        // SAFETY: sound because the context lives as long as the program, which has one thread.
+        unsafe { result::ctx::set_current(context.cu_ctx()) }?;
         // SAFETY: sound because the text is a PTX module that ends in NUL, and a context is current.
         let module = unsafe { result::module::load_data(text.as_ptr().cast()) }?;
         let kernel = |kernel: &Kernel| {
@@ -310,7 +311,6 @@ impl<S: Slices> Machine for Cuda<S> {
         let mut words: Vec<u64> = [left.0, right.0, written.0].into_iter().chain(numbers).collect();
         let mut arguments: Vec<*mut c_void> =
             words.iter_mut().map(|word| ptr::from_mut(word).cast()).collect();
-        self.gpu.context.bind_to_thread()?;
         // SAFETY: sound because the kernel has these parameters and stays within its buffers for these
         // numbers; the inputs are at home on this stream, or were shared with it after they were written.
         let launched = unsafe {

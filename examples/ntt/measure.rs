@@ -59,12 +59,13 @@ impl<M: Machine> Contestant for Program<'_, M> {
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
     pub(crate) allocator: Allocator,
-    /// The first run's, from an empty pool, and every other run's that computes.
+    /// In all runs that compute: on the simulated device the first, from an empty pool.
     pub(crate) wrong: Option<Wrong>,
     /// Which kernel is to blame, when something is wrong.
     pub(crate) diagnosis: Option<String>,
     pub(crate) live_peak_bytes: u64,
     pub(crate) device_peak_bytes: u64,
+    /// In all runs.
     pub(crate) hazards: Option<u64>,
     pub(crate) first_hazard: Option<String>,
     /// Of a warm run.
@@ -123,9 +124,9 @@ pub(crate) fn measure<'a>(
         throwaway.close()?;
     }
     let mut measured = Vec::new();
-    for index in 0..allocators.len() {
+    for (index, &allocator) in allocators.iter().enumerate() {
         let program = open(index, Purpose::Check)?;
-        measured.push(check(allocators[index], program).map_err(told(index))?);
+        measured.push(check(allocator, program).map_err(told(index))?);
     }
     let mut programs = Vec::new();
     for index in 0..allocators.len() {
@@ -160,7 +161,9 @@ pub(crate) fn measure<'a>(
             median(watched.iter().map(|round| round.allocator_ns as f64 / round.ns as f64));
         (own.calls, own.allocations) = (timed[timed.len() - 1].calls, timed[0].allocations);
     }
-    for program in programs {
+    for (own, program) in measured.iter_mut().zip(programs) {
+        own.hazards = own.hazards.zip(program.hazards()).map(|(first, later)| first + later);
+        own.first_hazard = own.first_hazard.take().or_else(|| program.first_hazard());
         program.close()?;
     }
     Ok(measured)

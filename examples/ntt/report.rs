@@ -16,6 +16,7 @@ pub(crate) fn json(options: &Options, measured: &[Measured]) -> String {
             "allocator": own.allocator.name,
             "memory_from": own.allocator.meaning,
             "backend": options.backend.as_str(),
+            "clock": clock(options),
             "n": options.n,
             "limbs": options.limbs,
             "streams": options.streams,
@@ -44,6 +45,15 @@ pub(crate) fn json(options: &Options, measured: &[Measured]) -> String {
         format!("{object}\n")
     };
     measured.iter().map(line).collect()
+}
+
+/// Whose time it is.
+fn clock(options: &Options) -> &'static str {
+    match options.backend {
+        BackendName::Sim => "virtual",
+        #[cfg(feature = "cuda")]
+        BackendName::Cuda => "host",
+    }
 }
 
 /// Polynomials that are multiplied in a run.
@@ -114,7 +124,7 @@ pub(crate) fn table(options: &Options, measured: &[Measured]) -> String {
             calls(|calls| calls.mapping_calls),
         ]);
     }
-    text += &format!("The first run, from an empty pool:\n\n{memory}\n");
+    text += &format!("All runs; memory as of the first, from an empty pool:\n\n{memory}\n");
     text += &format!("The runs after it ({rounds} of each allocator, in turn; medians):\n\n{time}");
     text += notes(options);
     for own in measured {

@@ -12,7 +12,7 @@ use streampool::sim::{Kernel, SimConfig, SimDevice, SimStream};
 use streampool::{Backend, Buffer, PoolStream, StreamPool};
 
 use super::common::cli::Outcome;
-use super::common::device::{Counts, Purpose};
+use super::common::device::Counts;
 use super::kernels::Launch;
 use super::machine::{Machine, settled};
 
@@ -35,11 +35,11 @@ pub(crate) struct Sim {
     device: SimDevice,
     streams: Vec<SimStream>,
     allocator: Allocator,
-    /// Whether it looks for hazards.
-    check: bool,
     /// The words of each buffer that has been written, by address.
-    words: Option<Arc<Mutex<HashMap<u64, Arc<Vec<u64>>>>>>,
+    words: Option<Arc<Mutex<Words>>>,
 }
+
+type Words = HashMap<u64, Arc<Vec<u64>>>;
 
 enum Allocator {
     Pool { pool: StreamPool<SimDevice>, streams: Vec<PoolStream<SimDevice>> },
@@ -63,14 +63,8 @@ impl SimBuffer {
 
 impl Sim {
     /// `compute`: whether its kernels do what they stand for.
-    pub(crate) fn new(
-        source: Source,
-        purpose: Purpose,
-        compute: bool,
-        streams: usize,
-    ) -> Outcome<Sim> {
-        let check = purpose == Purpose::Check;
-        let device = SimDevice::new(SimConfig { check, ..SimConfig::default() });
+    pub(crate) fn new(source: Source, compute: bool, streams: usize) -> Outcome<Sim> {
+        let device = SimDevice::new(SimConfig::default());
         let streams: Vec<_> = (0..streams).map(|_| device.create_stream()).collect();
         let allocator = match source {
             Source::Driver => Allocator::Driver,
@@ -80,7 +74,7 @@ impl Sim {
                 Allocator::Pool { streams: registered.collect::<Result<_, _>>()?, pool }
             }
         };
-        Ok(Sim { device, streams, allocator, check, words: compute.then(Arc::default) })
+        Ok(Sim { device, streams, allocator, words: compute.then(Arc::default) })
     }
 
     fn free_now(&self, buffer: SimBuffer) -> Outcome<()> {
@@ -244,7 +238,7 @@ impl Machine for Sim {
     }
 
     fn hazards(&self) -> Option<u64> {
-        self.check.then(|| self.device.hazard_count())
+        Some(self.device.hazard_count())
     }
 
     fn first_hazard(&self) -> Option<String> {
