@@ -296,6 +296,8 @@ fn a_wrong_command_line_is_told() {
     assert!(words(&["--streams", "1001"]).contains("from 1 to 1000"));
     assert!(words(&["--layers", "0"]).contains("at least 1"));
     assert!(words(&["--layers", "25"]).contains("need at least 26 limbs"));
+    let large = ["--n", "131072", "--limbs", "1000", "--layers", "900"];
+    assert!(words(&large).contains("GiB of the host's memory: at most 8"));
     assert!(words(&["--backend", "tpu"]).contains("this program runs on: sim"));
     assert!(words(&["--nonsense"]).contains("--nonsense"));
     assert!(parse(&["--help"]).expect("help is no error").is_none());

@@ -1,4 +1,4 @@
-//! The program on a GPU, on either of two allocators: written once, as any program on cudarc is.
+//! The program on a GPU: what is the same on every allocator.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_void};
@@ -7,23 +7,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cudarc::driver::{
-    CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, PinnedHostSlice,
-    SyncOnDrop, result, sys,
-};
-use streampool::PoolStream;
-use streampool::cuda::{CudaBackend, CudaPool, PooledSlice};
+use cudarc::driver::{CudaContext, CudaStream, DeviceSlice, PinnedHostSlice, result, sys};
+use streampool::cuda::CudaBackend;
 
 use super::common::cli::{Failure, Outcome};
 use super::common::device::Counts;
 use super::inputs::Inputs;
 use super::kernels::{Kernel, Launch};
-use super::machine::{Machine, settled};
+use super::machine::Machine;
 use super::measure::{Allocator, Contestant, Measured, measure};
 use super::options::Options;
 use super::program::Program;
 use super::reference::Polynomial;
 use super::ring::Ring;
+use super::slices::{Own, Pooled, Slices};
 
 /// Measures the pool and cudarc's own allocation on device 0.
 pub(crate) fn compare(
@@ -33,22 +30,28 @@ pub(crate) fn compare(
     expected: Option<&[Polynomial]>,
 ) -> Outcome<Vec<Measured>> {
     let gpu = Gpu::open(options.streams)?;
+    let untracked =
+        "the same, with cudarc's event tracking turned off: the program orders its streams";
     let cudarc = match gpu.context.has_async_alloc() {
-        true => "cudarc's CudaStream::alloc and CudaSlice: cuMemAllocAsync, from the driver's pool",
-        false => "cudarc's CudaStream::alloc and CudaSlice: cuMemAlloc, which waits for the stream",
+        true => {
+            "CudaStream::alloc and CudaSlice by cuMemAllocAsync, with cudarc's events at each use"
+        }
+        false => "CudaStream::alloc and CudaSlice by cuMemAlloc, with cudarc's events at each use",
     };
     let allocators = [
         Allocator { name: "streampool", meaning: "PoolStream::alloc_slice and PooledSlice" },
+        Allocator { name: "cudarc untracked", meaning: untracked },
         Allocator { name: "cudarc", meaning: cudarc },
     ];
     measure(options, &allocators, true, |index, _| {
+        let share = || Rc::clone(&gpu);
         let contestant: Box<dyn Contestant> = match index {
             0 => {
-                let machine = Cuda::new(Rc::clone(&gpu), Pooled::new(&gpu)?)?;
+                let machine = Cuda::new(share(), Pooled::new(&gpu)?)?;
                 Box::new(Program::new(machine, ring, inputs, expected)?)
             }
             _ => {
-                let machine = Cuda::new(Rc::clone(&gpu), Own { gpu: Rc::clone(&gpu) })?;
+                let machine = Cuda::new(share(), Own { gpu: share(), tracked: index == 2 })?;
                 Box::new(Program::new(machine, ring, inputs, expected)?)
             }
         };
@@ -56,10 +59,10 @@ pub(crate) fn compare(
     })
 }
 
-/// What both allocators work on.
-struct Gpu {
-    context: Arc<CudaContext>,
-    streams: Vec<Arc<CudaStream>>,
+/// What all allocators work on.
+pub(crate) struct Gpu {
+    pub(crate) context: Arc<CudaContext>,
+    pub(crate) streams: Vec<Arc<CudaStream>>,
     /// In the order of [`Kernel::ALL`].
     kernels: Vec<sys::CUfunction>,
     begun: Instant,
@@ -88,146 +91,6 @@ impl Gpu {
     fn kernel(&self, kernel: Kernel) -> sys::CUfunction {
         let at = Kernel::ALL.iter().position(|&other| other == kernel);
         self.kernels[at.expect("every kernel is loaded")]
-    }
-}
-
-/// An allocator of words, as cudarc's calls see it.
-trait Slices {
-    type Slice: DevicePtr<u64> + DevicePtrMut<u64>;
-
-    fn alloc(&self, stream: usize, words: usize) -> Outcome<Self::Slice>;
-    fn share(&self, slice: &Self::Slice, stream: usize) -> Outcome<()>;
-    /// `readers`: the other streams that have read the slice.
-    fn free(&self, slice: Self::Slice, readers: &[usize]) -> Outcome<()>;
-    /// Frees them when all work has finished.
-    fn clear(&self, slices: Vec<Self::Slice>) -> Outcome<()>;
-    /// The address for a launch that reads the slice, and what is to be dropped after the launch.
-    fn read<'a>(slice: &'a Self::Slice, stream: &'a CudaStream) -> (u64, Option<SyncOnDrop<'a>>);
-    /// The same for a launch that writes it.
-    fn write<'a>(
-        slice: &'a mut Self::Slice,
-        stream: &'a CudaStream,
-    ) -> (u64, Option<SyncOnDrop<'a>>);
-    fn calls(&self) -> Option<Counts>;
-    fn close(self) -> Outcome<()>;
-}
-
-/// The pool.
-struct Pooled {
-    pool: CudaPool,
-    streams: Vec<PoolStream<CudaBackend>>,
-}
-
-impl Pooled {
-    fn new(gpu: &Gpu) -> Outcome<Pooled> {
-        let pool = CudaPool::new(CudaBackend::new(&gpu.context)?);
-        let streams = gpu.streams.iter().map(|stream| pool.stream(Arc::clone(stream)));
-        Ok(Pooled { streams: streams.collect::<Result<_, _>>()?, pool })
-    }
-}
-
-impl Slices for Pooled {
-    type Slice = PooledSlice<u64>;
-
-    fn alloc(&self, stream: usize, words: usize) -> Outcome<PooledSlice<u64>> {
-        // SAFETY: sound because each step of the program writes all words of its target.
-        Ok(unsafe { self.streams[stream].alloc_slice(words) }?)
-    }
-
-    fn share(&self, slice: &PooledSlice<u64>, stream: usize) -> Outcome<()> {
-        Ok(slice.use_on(&self.streams[stream])?)
-    }
-
-    fn free(&self, slice: PooledSlice<u64>, _: &[usize]) -> Outcome<()> {
-        drop(slice);
-        Ok(())
-    }
-
-    fn clear(&self, slices: Vec<PooledSlice<u64>>) -> Outcome<()> {
-        let scope = self.pool.quiesce()?;
-        drop(slices);
-        settled(&scope.finish())
-    }
-
-    fn read<'a>(slice: &'a PooledSlice<u64>, _: &'a CudaStream) -> (u64, Option<SyncOnDrop<'a>>) {
-        // At home, or on a stream that `use_on` has made wait: there is nothing to order.
-        (slice.address(), None)
-    }
-
-    fn write<'a>(
-        slice: &'a mut PooledSlice<u64>,
-        _: &'a CudaStream,
-    ) -> (u64, Option<SyncOnDrop<'a>>) {
-        (slice.address(), None)
-    }
-
-    fn calls(&self) -> Option<Counts> {
-        Some(Counts::of_pool(&self.pool.stats()))
-    }
-
-    fn close(self) -> Outcome<()> {
-        drop(self.streams);
-        Ok(self.pool.close()?)
-    }
-}
-
-/// cudarc's own.
-struct Own {
-    gpu: Rc<Gpu>,
-}
-
-impl Slices for Own {
-    type Slice = CudaSlice<u64>;
-
-    fn alloc(&self, stream: usize, words: usize) -> Outcome<CudaSlice<u64>> {
-        // SAFETY: sound because each step of the program writes all words of its target.
-        Ok(unsafe { self.gpu.streams[stream].alloc(words) }?)
-    }
-
-    fn share(&self, _: &CudaSlice<u64>, _: usize) -> Outcome<()> {
-        // A launch waits for the slice's last write by itself.
-        Ok(())
-    }
-
-    fn free(&self, slice: CudaSlice<u64>, readers: &[usize]) -> Outcome<()> {
-        // A slice has one event for all that read it: its drop waits for the last launch only. So the
-        // program has to make the slice's stream wait for the others.
-        for &reader in readers {
-            slice.stream().join(&self.gpu.streams[reader])?;
-        }
-        drop(slice);
-        Ok(())
-    }
-
-    fn clear(&self, slices: Vec<CudaSlice<u64>>) -> Outcome<()> {
-        drop(slices);
-        Ok(())
-    }
-
-    fn read<'a>(
-        slice: &'a CudaSlice<u64>,
-        stream: &'a CudaStream,
-    ) -> (u64, Option<SyncOnDrop<'a>>) {
-        // Waits for the last write, and records an event when it is dropped: what `launch_builder` does.
-        let (address, record) = slice.device_ptr(stream);
-        (address, Some(record))
-    }
-
-    fn write<'a>(
-        slice: &'a mut CudaSlice<u64>,
-        stream: &'a CudaStream,
-    ) -> (u64, Option<SyncOnDrop<'a>>) {
-        let (address, record) = slice.device_ptr_mut(stream);
-        (address, Some(record))
-    }
-
-    fn calls(&self) -> Option<Counts> {
-        None
-    }
-
-    fn close(self) -> Outcome<()> {
-        // Errors of drops are kept for the next call.
-        Ok(self.gpu.context.check_err()?)
     }
 }
 

@@ -22,6 +22,8 @@ pub(crate) mod reference;
 pub(crate) mod report;
 pub(crate) mod ring;
 pub(crate) mod sim;
+#[cfg(feature = "cuda")]
+pub(crate) mod slices;
 
 use std::process::ExitCode;
 

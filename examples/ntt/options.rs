@@ -13,8 +13,8 @@ by another one, modulo X^n + 1, by number-theoretic transforms: an upload, trans
 transforms, each step into a new buffer. Then the last limb is dropped, as homomorphic encryption does:
 each other limb reads it, on its own stream. In the end a layer's buffers are cleared in one scope.
 
-The same program runs on another allocator too: on a GPU on cudarc's own, on the simulated device on the
-driver's allocate and free. The result is compared with what the processor computes.
+The same program runs on other allocators too: on a GPU on cudarc's own, with its events and without, on
+the simulated device on the driver's allocate and free. The result is compared with what the processor computes.
 
 Usage: cargo run --release --example ntt -- [OPTIONS]
 
@@ -31,6 +31,9 @@ Usage: cargo run --release --example ntt -- [OPTIONS]
       --json           one JSON object a line for each allocator, instead of the table
   -h, --help           this text
 ";
+
+/// The inputs are kept on the host, once more where a GPU reads them, and on the device.
+const MOST_INPUT_BYTES: u64 = 8 << 30;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -88,7 +91,23 @@ impl Options {
                 layers.saturating_add(1)
             )));
         }
+        let bytes = options.input_bytes();
+        if bytes > MOST_INPUT_BYTES {
+            let (gib, most) = (bytes.div_ceil(1 << 30), MOST_INPUT_BYTES >> 30);
+            let words =
+                format!("the inputs would take {gib} GiB of the host's memory: at most {most}");
+            return Err(Failure::Usage(words));
+        }
         Ok(Some(options))
+    }
+
+    /// What the factors of the transforms and the polynomials take on the host.
+    fn input_bytes(&self) -> u64 {
+        let Options { n, limbs, layers, batch, .. } = *self;
+        let multipliers: usize = (0..layers).map(|layer| limbs - layer).sum();
+        // A limb's factors are twice n words of two numbers.
+        let words = n * (4 * limbs + batch * limbs + multipliers);
+        (words * size_of::<u64>()) as u64
     }
 }
 
