@@ -4,6 +4,7 @@
 //! where there is no GPU; on a GPU they tell which kernel is wrong.
 
 use super::modular::Factor;
+use super::reference::on_all_cores;
 use super::ring::{Limb, Ring};
 
 /// A pass has at most as many stages: 2^8 rows of 4 columns are 8 KiB of shared memory.
@@ -119,8 +120,15 @@ impl Launch {
     pub(crate) fn execute(&self, inputs: [&[u64]; 2], target: &mut [u64]) {
         match self.kernel {
             Kernel::Forward | Kernel::Inverse => {
-                for block in 0..self.blocks {
-                    self.execute_block(block, inputs, target);
+                let tiles = on_all_cores(self.blocks as usize, |block| {
+                    self.execute_block(block as u64, inputs)
+                });
+                for (block, tile) in tiles.iter().enumerate() {
+                    for thread in 0..self.threads as usize {
+                        let [near, far] = self.words_of(block as u64, thread as u64);
+                        target[near] = tile[thread];
+                        target[far] = tile[thread + self.threads as usize];
+                    }
                 }
             }
             Kernel::Product => {
@@ -144,21 +152,30 @@ impl Launch {
         }
     }
 
-    /// One thread block of a pass. Where the PTX has a barrier, a loop over the threads ends.
-    fn execute_block(&self, block: u32, [source, table]: [&[u64]; 2], target: &mut [u64]) {
+    /// The column of a pass that a thread works on.
+    fn column_of(&self, block: u64, thread: u64) -> u64 {
+        let log_width = self.numbers[4];
+        (block << log_width) + (thread & ((1 << log_width) - 1))
+    }
+
+    /// The two words that it reads in the beginning, and writes in the end.
+    fn words_of(&self, block: u64, thread: u64) -> [usize; 2] {
+        let [_, _, stages, log_stride, log_width, ..] = self.numbers;
+        let column = self.column_of(block, thread);
+        let group = (column >> log_stride) << log_stride;
+        let rest = column - group;
+        let near = ((thread >> log_width) << log_stride) + (group << stages) + rest;
+        [near as usize, (near + (1 << (log_stride + stages - 1))) as usize]
+    }
+
+    /// One thread block of a pass: its tile as it is written. Where the PTX has a barrier, a loop over the
+    /// threads ends.
+    fn execute_block(&self, block: u64, [source, table]: [&[u64]; 2]) -> Vec<u64> {
         let [prime, first, stages, log_stride, log_width, scale, scale_quotient] = self.numbers;
+        let threads = u64::from(self.threads);
         let mut tile = vec![0; 2 * self.threads as usize];
-        let (threads, block) = (u64::from(self.threads), u64::from(block));
-        let column_of = |thread: u64| (block << log_width) + (thread & ((1 << log_width) - 1));
-        let words_of = |thread: u64| {
-            let column = column_of(thread);
-            let group = (column >> log_stride) << log_stride;
-            let rest = column - group;
-            let near = ((thread >> log_width) << log_stride) + (group << stages) + rest;
-            [near as usize, (near + (1 << (log_stride + stages - 1))) as usize]
-        };
         for thread in 0..threads {
-            let [near, far] = words_of(thread);
+            let [near, far] = self.words_of(block, thread);
             tile[thread as usize] = source[near];
             tile[(thread + threads) as usize] = source[far];
         }
@@ -167,7 +184,8 @@ impl Launch {
             let stage = if forward { step } else { stages - 1 - step };
             let log_gap = log_width + stages - 1 - stage;
             for thread in 0..threads {
-                let node = ((1 << first) + (column_of(thread) >> log_stride)) << stage;
+                let group = self.column_of(block, thread) >> log_stride;
+                let node = ((1 << first) + group) << stage;
                 let twin = thread >> log_gap;
                 let low = (thread + (twin << log_gap)) as usize;
                 let high = low + (1 << log_gap);
@@ -184,12 +202,10 @@ impl Launch {
                 }
             }
         }
-        let last = |word| if forward { word } else { scaled(word, [scale, scale_quotient], prime) };
-        for thread in 0..threads {
-            let [near, far] = words_of(thread);
-            target[near] = last(tile[thread as usize]);
-            target[far] = last(tile[(thread + threads) as usize]);
+        if !forward {
+            tile.iter_mut().for_each(|word| *word = scaled(*word, [scale, scale_quotient], prime));
         }
+        tile
     }
 }
 

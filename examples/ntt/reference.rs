@@ -119,6 +119,9 @@ pub(crate) fn on_all_cores<R: Send>(count: usize, job: impl Fn(usize) -> R + Syn
         }
     };
     let threads = thread::available_parallelism().map_or(1, |cores| cores.get()).min(count);
+    if threads <= 1 {
+        return (0..count).map(job).collect();
+    }
     let mut done: Vec<(usize, R)> = thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let joined = workers.into_iter().map(|worker| worker.join().expect("a job does not panic"));
