@@ -30,8 +30,7 @@ pub(crate) fn compare(
     expected: Option<&[Polynomial]>,
 ) -> Outcome<Vec<Measured>> {
     let gpu = Gpu::open(options.streams)?;
-    let untracked =
-        "the same, with cudarc's event tracking turned off: the program orders its streams";
+    let untracked = "as below, but with event tracking turned off: the program orders its streams";
     let cudarc = match gpu.context.has_async_alloc() {
         true => {
             "CudaStream::alloc and CudaSlice by cuMemAllocAsync, with cudarc's events at each use"

@@ -128,7 +128,7 @@ pub(crate) fn table(options: &Options, measured: &[Measured]) -> String {
     text += &format!("The runs after it ({rounds} of each allocator, in turn; medians):\n\n{time}");
     text += notes(options);
     for own in measured {
-        text += &format!("  {:<16} {}\n", own.allocator.name, own.allocator.meaning);
+        text += &format!("  {:<17} {}\n", own.allocator.name, own.allocator.meaning);
     }
     text
 }
@@ -147,7 +147,8 @@ how fast the program is. A hazard is a use of memory that nothing orders after a
         BackendName::Cuda => {
             "
 Driver calls are the allocator's own, of one run; cudarc's cannot be counted from outside, and its events
-at each use count as the program's time, not the allocator's. Memory is by the driver's account (cuMemGetInfo), looked at where the program holds the most.
+at each use count as the program's time, not the allocator's. Memory is by the driver's account
+(cuMemGetInfo), looked at where the program holds the most.
 
 "
         }
