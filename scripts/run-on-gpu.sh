@@ -79,6 +79,10 @@ if wants bench; then
 fi
 if wants examples; then
     if on_cuda examples/clear_pool; then add 60 examples/clear_pool --backend cuda --json; fi
+    if on_cuda examples/ntt; then
+        add 60 examples/ntt --backend cuda --json
+        add 120 examples/ntt --backend cuda --json --layers 16 --batch 4 --streams 25
+    fi
     for trace in "$here"/traces/*.csv; do
         on_cuda examples/replay || break
         add 60 examples/replay --backend cuda --json "traces/$(basename "$trace")"

@@ -2,8 +2,8 @@
 
 use std::ops::Sub;
 
-use streampool::Backend;
 use streampool::sim::{Kernel, SimConfig, SimDevice};
+use streampool::{Backend, Stats};
 
 use super::cli::Outcome;
 
@@ -79,6 +79,18 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    /// What a pool has called, by its own account.
+    pub(crate) fn of_pool(stats: &Stats) -> Counts {
+        let calls = &stats.calls;
+        Counts {
+            event_records: calls.event_records,
+            stream_waits: calls.stream_waits,
+            event_queries: calls.event_queries,
+            synchronizes: calls.event_synchronizes + calls.context_synchronizes,
+            mapping_calls: calls.memory_calls,
+        }
+    }
+
     /// The larger of each count.
     pub(crate) fn max(self, other: Counts) -> Counts {
         Counts {
