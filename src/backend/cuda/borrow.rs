@@ -61,7 +61,8 @@ impl CudaBackend {
         // SAFETY: sound because the context is current, and so alive, and is of this device; that it
         // must never be destroyed from here is seen to below.
         let context = unsafe { CudaContext::from_raw_context(ordinal, device, found) };
-        let context = context.map_err(|error| CudaError::driver("cuDeviceGetAttribute", error.0))?;
+        let context =
+            context.map_err(|error| CudaError::driver("cuDeviceGetAttribute", error.0))?;
         // cudarc destroys a context with the last of its handles. This one is another's.
         mem::forget(Arc::clone(&context));
         CudaBackend::new(&context)
