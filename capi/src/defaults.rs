@@ -4,8 +4,7 @@
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-
-use parking_lot::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::layout::Config;
 use crate::pool::Pool;
@@ -25,9 +24,14 @@ struct Wanted(Config);
 // header demands that it may be used on any thread.
 unsafe impl Send for Wanted {}
 
+fn making() -> MutexGuard<'static, Option<Wanted>> {
+    // A panic in the making of a pool leaves the options whole.
+    MAKING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Chooses the options of the default pools that are not made yet.
 pub(crate) fn configure(config: Config) {
-    *MAKING.lock() = Some(Wanted(config));
+    *making() = Some(Wanted(config));
 }
 
 fn slot(device: c_int) -> Result<&'static AtomicPtr<Pool>, Failure> {
@@ -55,7 +59,7 @@ pub(crate) fn get(device: c_int) -> Result<&'static Pool, Failure> {
 
 #[cold]
 fn make(slot: &AtomicPtr<Pool>, device: c_int) -> Result<&'static Pool, Failure> {
-    let wanted = MAKING.lock();
+    let wanted = making();
     if let Some(pool) = found(slot) {
         return Ok(pool);
     }

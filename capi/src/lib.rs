@@ -15,6 +15,7 @@ mod addresses;
 mod defaults;
 mod entry;
 mod layout;
+mod lock;
 mod pool;
 mod scopes;
 mod status;

@@ -4,9 +4,9 @@
 use std::ffi::{c_int, c_void};
 
 use rust_pool::cuda::{CudaBackend, CudaPool};
-use rust_pool::{Buffer, PoolStream, Stats};
+use rust_pool::{PoolStream, Stats};
 
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, Kept};
 use crate::layout::{Config, Report};
 use crate::scopes;
 use crate::status::{Failure, Status};
@@ -76,7 +76,7 @@ impl Pool {
         stream: *mut c_void,
     ) -> Result<u64, Failure> {
         if let Some(buffer) = self.streams.hit(Handle::of(stream), bytes) {
-            return Ok(self.keep(buffer));
+            return Ok(self.keep(Kept::new(buffer)));
         }
         // SAFETY: the caller's promise is this function's condition.
         unsafe { self.allocate_by_miss(bytes, stream) }
@@ -88,7 +88,7 @@ impl Pool {
     #[cold]
     unsafe fn allocate_by_miss(&self, bytes: usize, stream: *mut c_void) -> Result<u64, Failure> {
         // SAFETY: the caller's promise is this function's condition.
-        Ok(self.keep(unsafe { self.stream(stream) }?.alloc(bytes)?))
+        Ok(self.keep(Kept::new(unsafe { self.stream(stream) }?.alloc(bytes)?)))
     }
 
     /// # Safety
@@ -101,15 +101,17 @@ impl Pool {
         stream: *mut c_void,
     ) -> Result<u64, Failure> {
         // SAFETY: the caller's promise is this function's condition.
-        Ok(self.keep(unsafe { self.stream(stream) }?.alloc_aligned(bytes, alignment)?))
+        let stream = unsafe { self.stream(stream) }?;
+        Ok(self.keep(Kept::new(stream.alloc_aligned(bytes, alignment)?)))
     }
 
     /// A buffer of no bytes is not kept: it has no address to free it by.
     #[inline]
-    fn keep(&self, buffer: Buffer<CudaBackend>) -> u64 {
-        let address = buffer.device_ptr();
-        if address != 0 {
-            self.addresses.insert(buffer);
+    fn keep(&self, buffer: Kept) -> u64 {
+        let address = buffer.address();
+        match address {
+            0 => drop(buffer.into_buffer()),
+            _ => self.addresses.insert(buffer),
         }
         address
     }
@@ -119,9 +121,14 @@ impl Pool {
         if address == 0 {
             return Ok(());
         }
-        // Dropped with no lock held.
-        let buffer = self.addresses.remove(address);
-        buffer.map(drop).ok_or_else(|| Failure::unknown_address(address))
+        match self.addresses.remove(address) {
+            // With no lock held.
+            Some(buffer) => {
+                drop(buffer);
+                Ok(())
+            }
+            None => Err(Failure::unknown_address(address)),
+        }
     }
 
     /// What was asked for, and the block's size.

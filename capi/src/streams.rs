@@ -4,16 +4,17 @@
 //! makes no driver call; everything else is done with a clone of the stream and no lock held.
 
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 use rust_pool::cuda::{CudaBackend, CudaPool};
 use rust_pool::{Buffer, Error, PoolStream};
 
+use crate::lock::Lock;
 use crate::table::{Keyed, Table, spread};
 
 type Stream = PoolStream<CudaBackend>;
 
-/// A power of two.
-const SHARDS: usize = 64;
+/// How many locks: as many as the high bits that choose one can tell apart.
+const SHARDS: usize = 1 << SHARD_BITS;
+const SHARD_BITS: u32 = 6;
 
 /// `CU_STREAM_LEGACY`, another handle of the stream that null names.
 const LEGACY: u64 = 1;
@@ -44,21 +45,23 @@ impl Keyed for Named {
     }
 }
 
+type Shard = CachePadded<Lock<Table<Named>>>;
+
 /// The streams that one pool has seen.
 #[derive(Debug)]
 pub(crate) struct Streams {
-    shards: Box<[CachePadded<Mutex<Table<Named>>>]>,
+    shards: Box<[Shard; SHARDS]>,
 }
 
 impl Streams {
     pub(crate) fn new() -> Streams {
-        let shard = || CachePadded::new(Mutex::new(Table::new()));
-        Streams { shards: (0..SHARDS).map(|_| shard()).collect() }
+        let shards = std::array::from_fn(|_| CachePadded::new(Lock::new(Table::new())));
+        Streams { shards: Box::new(shards) }
     }
 
     #[inline]
-    fn shard(&self, handle: Handle) -> &Mutex<Table<Named>> {
-        &self.shards[(spread(handle.0) >> 58) as usize % SHARDS]
+    fn shard(&self, handle: Handle) -> &Shard {
+        &self.shards[(spread(handle.0) >> (u64::BITS - SHARD_BITS)) as usize]
     }
 
     /// Allocates from the stream's own list, if it is known and the list can serve.
@@ -104,7 +107,7 @@ impl Streams {
 
     /// Lets every stream leave. At the first that cannot, the rest stays.
     pub(crate) fn retire_all(&self) -> Result<(), Error> {
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let mut all = shard.lock().drain().into_iter();
             while let Some(named) = all.next() {
                 if let Err(error) = self.retire_named(named) {
