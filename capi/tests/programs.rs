@@ -100,6 +100,7 @@ fn run(program: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new("timeout");
     command.arg(PATIENCE).arg(program).args(arguments).stdin(Stdio::null());
     command.env("LD_LIBRARY_PATH", &built().driver);
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
     command.env("STANDIN_DEVICES", "2").env("STANDIN_MEMORY", "1073741824");
     command.output().expect("the program starts")
 }
