@@ -33,7 +33,7 @@ pub struct Config {
     pub limit_fraction: f64,
     /// Bytes to take when the pool is made.
     pub reserve: u64,
-    /// Bytes below which a miss grows; [`DEFAULT`] for the crate's own.
+    /// Bytes below which a miss grows; `u64::MAX` for the crate's own.
     pub floor: u64,
     /// Bytes up to which a miss grows rather than waits late; 0 to follow the program.
     pub soft_target: u64,
