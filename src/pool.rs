@@ -13,10 +13,13 @@ mod ladder;
 mod mapping;
 mod miss;
 mod ordering;
+mod pieces;
+mod plan;
 mod registry;
 mod retire;
 mod settle;
 mod steal;
+mod trim;
 #[cfg(feature = "cuda")]
 mod uses;
 

@@ -1,7 +1,6 @@
 //! What a pool holds and has done.
 
 use crate::backend::Backend;
-use crate::heap::Bytes;
 use crate::pool::{DriverCalls, Step};
 use crate::pool_stream::core::StreamState;
 use crate::sync::host::{AtomicU64, Ordering};
@@ -23,7 +22,8 @@ pub struct Stats {
     /// The most that `in_use` has been, as seen when the pool grew and when it was asked: a hit shares
     /// no counter between streams.
     pub peak_in_use: u64,
-    /// Free, and waiting for nothing: any stream may take it.
+    /// Free, and waiting for nothing: any stream may take it, and its memory may get behind other
+    /// addresses.
     pub free_clean: u64,
     /// Free, and waiting for work on some stream; on stream lists, for their own stream.
     pub free_pending: u64,
@@ -33,13 +33,13 @@ pub struct Stats {
     pub largest_free: u64,
     /// On the way between the pool and the device, or between two streams.
     pub in_transit: u64,
-    /// Out of reach until a synchronize succeeds, or until the driver takes it back.
+    /// Out of reach until a synchronize succeeds.
     pub quarantined: u64,
     /// Live buffers.
     pub live: u64,
     /// Registered streams.
     pub streams: u64,
-    /// Granules that are mapped.
+    /// Granules taken from the device.
     pub granules: u64,
     /// Allocations that the stream's own list served.
     pub hits: u64,
@@ -136,33 +136,6 @@ impl Steps {
 }
 
 impl Stats {
-    pub(crate) fn of_heap(
-        bytes: Bytes,
-        taking: u64,
-        stuck: u64,
-        largest_free: u64,
-        granules: u64,
-        peak_in_use: u64,
-        past: Past,
-    ) -> Stats {
-        let reserved = bytes.reserved() + taking + stuck;
-        Stats {
-            reserved,
-            // Out of the heap: on lists or in buffers, which `add_stream` tells apart.
-            on_lists: bytes.out,
-            peak_in_use,
-            free_clean: bytes.clean,
-            free_pending: bytes.pending,
-            largest_free,
-            in_transit: bytes.transit + taking,
-            quarantined: bytes.quarantined + stuck,
-            granules,
-            hits: past.hits,
-            misses: past.misses,
-            ..Stats::default()
-        }
-    }
-
     pub(crate) fn add_stream<B: Backend>(&mut self, state: &StreamState<B>) {
         let in_use = state.in_use();
         self.in_use += in_use;

@@ -308,6 +308,83 @@ fn bytes_stay_with_their_granule_and_not_with_the_address() {
     assert_eq!(device.read_byte(other + 100), Some(0), "new memory is not the old one's");
 }
 
+/// A device with one granule mapped at two addresses, and both.
+fn aliased() -> (SimDevice, u64, u64) {
+    let device = small(1 << 30);
+    let (range, granule) = mapped(&device, 1);
+    let other = device.reserve_range(GRANULE).unwrap();
+    // SAFETY: the new range is reserved and empty, and the granule of its size.
+    unsafe {
+        device.map(other, GRANULE, &granule).unwrap();
+        device.set_access(other, GRANULE, &[]).unwrap();
+    }
+    (device, range, other)
+}
+
+#[test]
+fn uses_of_one_granule_through_two_mappings_meet() {
+    let (device, range, other) = aliased();
+    let [a, b] = [device.create_stream(), device.create_stream()];
+    device.launch(&a, Kernel::new().writes(range + 64, 64).stamp(5)).unwrap();
+    device.launch(&b, Kernel::new().reads(other + 100, 8)).unwrap();
+    let hazards = device.take_hazards();
+    assert_eq!(hazards.len(), 1);
+    assert_eq!((hazards[0].kind(), hazards[0].address()), (HazardKind::Race, other + 100));
+    device.run();
+    assert_eq!(device.read_stamp(other + 64), Some(5));
+}
+
+#[test]
+fn an_unmapping_waits_for_what_came_through_its_own_mapping() {
+    // A later write through the other mapping stands for the first use, but does not end it; it may
+    // cover more than the first, or less.
+    for through_own in [false, true] {
+        for (address, bytes) in [(64, 64), (0, 256), (96, 8)] {
+            for first_reads in [false, true] {
+                let (device, range, other) = aliased();
+                let stream = device.create_stream();
+                let at = if through_own { range } else { other };
+                let kernel = Kernel::new();
+                let first = if first_reads {
+                    kernel.reads(at + 64, 64)
+                } else {
+                    kernel.writes(at + 64, 64)
+                };
+                device.launch(&stream, first).unwrap();
+                device.launch(&stream, Kernel::new().writes(other + address, bytes)).unwrap();
+                // SAFETY: whole; nothing but the simulation can break.
+                unsafe { device.unmap(range, GRANULE).unwrap() };
+                let expected: &[_] = if through_own { &[HazardKind::UnmappedInUse] } else { &[] };
+                let found = kinds(&device);
+                let found = if found.is_empty() { &found[..] } else { &found[..1] };
+                assert_eq!(found, expected, "{through_own} {address} {bytes} {first_reads}");
+                device.synchronize_context().ok();
+                // SAFETY: as above.
+                unsafe { device.unmap(other, GRANULE).unwrap() };
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_handed_out_by_two_addresses_is_handed_out_twice() {
+    let (device, range, other) = aliased();
+    let stream = device.create_stream();
+    device.note_handed_out(&stream, range + 1024, 512);
+    device.note_handed_out(&stream, other, 1024);
+    assert_eq!(kinds(&device), []);
+    device.note_handed_out(&stream, other + 1280, 1024);
+    let hazards = device.take_hazards();
+    assert_eq!(hazards.len(), 1);
+    let found = (hazards[0].kind(), hazards[0].address(), hazards[0].bytes());
+    assert_eq!(found, (HazardKind::Overlap, range + 1280, 256));
+    // Given back by the one address, it may go out by the other.
+    device.note_given_back(range + 1024, 512);
+    device.note_given_back(other + 1280, 1024);
+    device.note_handed_out(&stream, other + 1024, 2048);
+    assert_eq!(kinds(&device), []);
+}
+
 #[test]
 fn a_write_of_gigabytes_costs_no_gigabytes() {
     let device = SimDevice::new(1);

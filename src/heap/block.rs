@@ -1,5 +1,7 @@
 //! Blocks, in address order: the heap's own map, which no buffer owns a part of.
 
+use std::ops::Range;
+
 use crate::fault::seeded;
 use crate::order::Stamps;
 
@@ -45,6 +47,16 @@ pub(crate) struct Block {
     pub(crate) state: State,
     /// What must come before the next use; meaningless while a buffer or a stream list has it.
     pub(crate) stamps: Stamps,
+}
+
+impl Block {
+    pub(crate) fn end(&self) -> u64 {
+        self.address + self.bytes
+    }
+
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.address..self.end()
+    }
 }
 
 /// All blocks of a heap, by name.

@@ -14,6 +14,7 @@
 
 mod block;
 mod free_list;
+mod room;
 mod search;
 mod segment;
 pub(crate) mod size_class;
@@ -21,7 +22,8 @@ pub(crate) mod size_class;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use block::{BlockId, State};
-pub(crate) use segment::{ClaimedRoom, Unused};
+pub(crate) use room::{Claim, Room};
+pub(crate) use segment::Unused;
 
 use crate::fault::seeded;
 use crate::order::{Epoch, Evidence, FreePoint, Stamps, TimelineId};
@@ -35,8 +37,13 @@ pub(crate) struct Heap {
     blocks: BlockMap,
     segments: Segments,
     clean: FreeList,
+    /// The clean blocks of at least `unit` bytes, by address: those whose memory may be of use elsewhere.
+    clean_at: BTreeMap<u64, BlockId>,
+    /// What memory is mapped in multiples of; zero in a heap of plain segments.
+    unit: u64,
     pending: BTreeMap<(TimelineId, Epoch), Shelf>,
-    holes: BTreeSet<BlockId>,
+    /// By address.
+    holes: BTreeMap<u64, BlockId>,
     quarantined: BTreeSet<BlockId>,
     bytes: Bytes,
     /// Counts the shelves made so far.
@@ -69,8 +76,6 @@ pub(crate) struct Bytes {
     pub(crate) transit: u64,
     /// Out of reach until a synchronize succeeds.
     pub(crate) quarantined: u64,
-    /// The part of `transit` that has no memory behind it yet.
-    pub(crate) claimed: u64,
 }
 
 impl Bytes {
@@ -273,7 +278,7 @@ impl Heap {
                 self.quarantined.remove(&id);
             }
             State::Hole => {
-                self.holes.remove(&id);
+                self.holes.remove(&block.address);
             }
         }
         self.blocks.get_mut(id).state = state;
@@ -286,7 +291,7 @@ impl Heap {
                 self.quarantined.insert(id);
             }
             State::Hole => {
-                self.holes.insert(id);
+                self.holes.insert(self.blocks.get(id).address, id);
             }
         }
     }
@@ -298,8 +303,14 @@ impl Heap {
             [] => {
                 self.bytes.clean += entry.bytes;
                 self.clean.insert(entry);
+                if self.may_move(entry.bytes) {
+                    self.clean_at.insert(entry.address, id);
+                }
             }
             [first, others @ ..] => {
+                if seeded!(TrimWithoutCompletion) && self.may_move(entry.bytes) {
+                    self.clean_at.insert(entry.address, id);
+                }
                 self.bytes.pending += entry.bytes;
                 let shelf =
                     self.pending.entry((first.timeline, first.epoch)).or_insert_with(|| {
@@ -313,6 +324,11 @@ impl Heap {
         }
     }
 
+    /// Whether a block of this size can have a whole piece of memory behind it.
+    fn may_move(&self, bytes: u64) -> bool {
+        self.unit > 0 && bytes >= self.unit
+    }
+
     fn unshelve(&mut self, id: BlockId) {
         let block = self.blocks.get(id);
         let entry = Entry { bytes: block.bytes, address: block.address, id };
@@ -320,8 +336,14 @@ impl Heap {
             [] => {
                 self.bytes.clean -= entry.bytes;
                 self.clean.remove(&entry);
+                if self.may_move(entry.bytes) {
+                    self.clean_at.remove(&entry.address);
+                }
             }
             [first, others @ ..] => {
+                if seeded!(TrimWithoutCompletion) && self.may_move(entry.bytes) {
+                    self.clean_at.remove(&entry.address);
+                }
                 self.bytes.pending -= entry.bytes;
                 let key = (first.timeline, first.epoch);
                 let shelf = self.pending.get_mut(&key).expect("a pending block is on its shelf");

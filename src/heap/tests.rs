@@ -8,6 +8,7 @@
 //! - a block that is handed out lies in none that is out already, is aligned, and has the size asked for.
 
 use std::collections::BTreeMap;
+use std::ops::{ControlFlow, Range};
 
 use proptest::prelude::*;
 
@@ -71,12 +72,13 @@ struct Run {
     out: Vec<BlockId>,
     next_segment: u64,
     unions: u32,
+    rooms: u32,
 }
 
 impl Run {
     fn new() -> Run {
         let mut run = Run { next_segment: 1 << 40, ..Run::default() };
-        run.heap.add_range(1 << 30, 40 * UNIT);
+        run.heap.add_range(1 << 30, 40 * UNIT, UNIT);
         run
     }
 
@@ -117,6 +119,19 @@ impl Run {
                         self.heap.forget_unused(unused);
                     }
                 }
+                // Every second unit that is clean goes.
+                let whole = |clean: Range<u64>| {
+                    let from = clean.start.next_multiple_of(UNIT);
+                    let units = (from..clean.end).step_by(UNIT as usize).step_by(2);
+                    units.map(|at| at..at + UNIT).filter(move |unit| unit.end <= clean.end)
+                };
+                let in_range = |clean: &Range<u64>| clean.start < 1 << 40;
+                let units: Vec<_> =
+                    self.heap.clean_downwards().filter(in_range).flat_map(whole).collect();
+                for unit in units.iter().take(grains as usize % 5) {
+                    assert!(self.heap.clean_around(unit).is_some());
+                    self.heap.take_memory(unit);
+                }
             }
             Op::Quarantine { timeline } => self.heap.quarantine_timeline(id(timeline)),
         }
@@ -130,16 +145,16 @@ impl Run {
         } else if let Some(union) = self.heap.take_union(bytes, align, &taker, seen) {
             self.unions += 1;
             union
-        } else if let Some(room) = self.heap.find_room(bytes, align, UNIT, &taker, seen) {
-            let growth = self.heap.claim(room, room.map_bytes);
+        } else if let Some(claim) = self.claim(bytes, align, &taker) {
             if bytes.is_multiple_of(7) {
-                self.heap.undo_growth(growth, seen);
+                self.heap.undo_claim(claim, &self.seen);
                 return;
             }
-            self.heap.finish_growth(growth, bytes, seen)
+            self.heap.finish_claim(claim, &self.seen)
         } else {
             return;
         };
+        let seen = &self.seen;
         let covered = |point: &FreePoint| {
             point.timeline == home || seen.completed(point.timeline) >= point.epoch
         };
@@ -148,6 +163,28 @@ impl Run {
         let (address, got) = self.heap.extent(block);
         assert_eq!((got, address % align), (bytes, 0));
         self.out.push(block);
+    }
+
+    /// Claims one of the rooms for a request, by its size.
+    fn claim(&mut self, bytes: u64, align: u64, taker: &Taker) -> Option<Claim> {
+        let mut rooms = Vec::new();
+        self.heap.each_room(bytes, align, taker, &self.seen, |room| {
+            rooms.push(room);
+            ControlFlow::Continue(())
+        });
+        for room in &rooms {
+            assert_eq!((room.start % align, room.end - room.start), (0, bytes));
+            assert!(!self.heap.holes_of(room).is_empty(), "a room without a hole is no room");
+        }
+        let room = rooms.get((bytes / GRAIN) as usize % rooms.len().max(1))?;
+        let backed: Vec<_> = (self.heap.holes_of(room).iter())
+            .map(|hole| {
+                let from = hole.start.max(room.start / UNIT * UNIT);
+                from..hole.end.min(room.end.next_multiple_of(UNIT))
+            })
+            .collect();
+        self.rooms += 1;
+        Some(self.heap.claim(*room, &backed))
     }
 
     fn check(&self) {
@@ -177,6 +214,16 @@ impl Run {
             }
         }
         assert_eq!(holes, heap.holes.len());
+        for (address, hole) in &heap.holes {
+            assert_eq!((*address, State::Hole), {
+                let hole = heap.blocks.get(*hole);
+                (hole.address, hole.state)
+            });
+        }
+        let large = |entry: &Entry| entry.bytes >= UNIT;
+        let mut clean: Vec<_> = heap.clean.iter().filter(large).map(|own| own.address).collect();
+        clean.sort_unstable();
+        assert!(clean.iter().eq(heap.clean_at.keys()), "large clean blocks are found by address");
         assert_eq!(heap.bytes, seen);
         let shelved: u64 = heap.clean.iter().map(|entry| entry.bytes).sum();
         assert_eq!(shelved, seen.clean);
@@ -219,6 +266,11 @@ proptest! {
         for unused in run.heap.take_unused(u64::MAX) {
             run.heap.forget_unused(unused);
         }
+        let clean: Vec<_> = run.heap.clean_downwards().collect();
+        for block in clean {
+            prop_assert_eq!((block.start % UNIT, block.end % UNIT), (0, 0));
+            run.heap.take_memory(&block);
+        }
         run.check();
         prop_assert_eq!(run.heap.bytes().reserved(), 0);
         prop_assert_eq!(run.heap.take_empty_ranges(), vec![(1 << 30, 40 * UNIT)]);
@@ -259,15 +311,29 @@ fn a_growth_keeps_the_free_points_of_what_lay_below_it() {
     run.alloc(8 * UNIT, GRAIN, home);
     let block = run.out.pop().expect("there is room");
     run.heap.free(block, Stamps::of(home, Epoch::from_u64(3)), &run.seen);
-    // The whole request would fit into the block below the hole, which its own stream needs no wait for.
+    // Two thirds of the request fit into the block below the hole, which its own stream needs no wait for;
+    // the lowest room has all of that block, and the next, in the hole, none of it.
     let taker = Taker { home, frontier: Arc::new(Frontier::default()) };
-    let room = run.heap.find_room(UNIT, GRAIN, UNIT, &taker, &run.seen).expect("there is a hole");
-    let growth = run.heap.claim(room, 2 * UNIT);
-    let taken = run.heap.finish_growth(growth, UNIT, &run.seen);
+    let mut rooms = Vec::new();
+    run.heap.each_room(12 * UNIT + GRAIN, GRAIN, &taker, &run.seen, |room| {
+        rooms.push(room);
+        ControlFlow::Continue(())
+    });
+    let starts: Vec<_> = rooms.iter().map(|room| room.start - (1 << 30)).collect();
+    assert_eq!(starts, [0, 8 * UNIT]);
+    let mut backed = run.heap.holes_of(&rooms[0]);
+    backed[0].end = backed[0].start + 6 * UNIT;
+    let claim = run.heap.claim(rooms[0], &backed);
+    run.heap.undo_claim(claim, &run.seen);
+    run.check();
+    assert_eq!(run.heap.bytes().pending, 8 * UNIT, "an undone claim leaves all as it was");
+    let claim = run.heap.claim(rooms[0], &backed);
+    let taken = run.heap.finish_claim(claim, &run.seen);
+    assert_eq!(run.heap.extent(taken), (1 << 30, 12 * UNIT + GRAIN));
     run.heap.hand_out(taken);
     run.check();
     let bytes = run.heap.bytes();
-    assert_eq!((bytes.pending, bytes.clean), (7 * UNIT, 2 * UNIT), "only new memory is clean");
+    assert_eq!((bytes.pending, bytes.clean), (0, 2 * UNIT - GRAIN), "new memory is clean");
 }
 
 /// The device has a segment back before the heap hears of it, and may give its address to another thread's

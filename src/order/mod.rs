@@ -31,11 +31,6 @@ pub(crate) struct Taker {
 }
 
 impl Taker {
-    /// Nobody, who has waited for nothing: only clean blocks are covered.
-    pub(crate) fn nobody() -> Taker {
-        Taker { home: TimelineId::LOWEST, frontier: crate::sync::Arc::default() }
-    }
-
     /// The latest epoch of `timeline` that this stream needs no wait for, completion aside.
     pub(crate) fn ordered_after(&self, timeline: TimelineId) -> Epoch {
         if timeline == self.home { Epoch::MAX } else { self.frontier.get(timeline) }

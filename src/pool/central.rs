@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::PooledEvent;
+use super::pieces::Pieces;
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::heap::{BlockId, ClaimedRoom, Heap};
+use crate::heap::size_class::GRAIN;
+use crate::heap::{BlockId, Heap};
 use crate::order::{Epoch, FreePoint, Timeline, TimelineId, Timelines, completions};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::tally::Tally;
@@ -33,13 +35,13 @@ pub(super) struct Central<B: Backend> {
     pub(super) retired: Vec<Arc<Timeline<PooledEvent<B>>>>,
     /// Stands for the uses by strangers, once there are any.
     strangers: Option<Strangers<B>>,
-    /// The memory of the heap's granules, by address.
-    pub(super) granules: BTreeMap<u64, B::Granule>,
-    /// Memory that is of no use and could not be given back yet.
-    pub(super) stuck: Vec<Stuck<B>>,
+    /// The memory behind the heap's ranges.
+    pub(super) pieces: Pieces<B::Granule>,
     /// Plain segments that a thread is taking from the device, in bytes.
     pub(super) taking: u64,
-    /// Memory that was stuck and that a thread is giving back, in bytes that the heap does not count.
+    /// The part of what the heap has in transit that the device has not given yet, in bytes.
+    pub(super) claimed: u64,
+    /// Pieces that a thread is giving back, in bytes.
     pub(super) returning: u64,
     /// Streams that are marked and whose last event another thread is about to publish: until then
     /// nobody can wait for what they hold.
@@ -68,9 +70,9 @@ impl<B: Backend> Central<B> {
             foreign_bound: FOREIGN_MIN,
             retired: Vec::new(),
             strangers: None,
-            granules: BTreeMap::new(),
-            stuck: Vec::new(),
+            pieces: Pieces::new(),
             taking: 0,
+            claimed: 0,
             returning: 0,
             leaving: 0,
             returns: 0,
@@ -122,7 +124,7 @@ impl<B: Backend> Central<B> {
 
     /// All that the device has given and not got back, in bytes.
     pub(super) fn reserved(&self) -> u64 {
-        self.heap.bytes().reserved() + self.taking + self.stuck_bytes()
+        self.heap.bytes().reserved() + self.pieces.parked_bytes() + self.taking + self.returning
     }
 
     /// Notes how much the device has given, without what is only claimed. To be called wherever it becomes
@@ -136,13 +138,30 @@ impl<B: Backend> Central<B> {
         self.peak_reserved = self.taken();
     }
 
+    /// Notes how much is in use, with `more` that is about to be, and says the most that has been seen.
+    pub(super) fn see_in_use(&mut self, streams: &[Arc<StreamCore<B>>], more: u64) -> u64 {
+        let in_use: u64 = streams.iter().map(|core| core.state.lock().in_use()).sum();
+        self.peak_in_use = self.peak_in_use.max(in_use + more);
+        self.peak_in_use
+    }
+
     fn taken(&self) -> u64 {
-        self.reserved() - self.taking - self.heap.bytes().claimed
+        self.reserved() - self.taking - self.claimed
     }
 
     /// What threads have that are making a driver call for it, in bytes.
     pub(super) fn in_transit(&self) -> u64 {
-        self.heap.bytes().transit + self.taking
+        self.heap.bytes().transit + self.taking + self.returning
+    }
+
+    /// What waits for nothing, in bytes: it can be handed out, go back, or get behind other addresses.
+    pub(super) fn clean(&self) -> u64 {
+        self.heap.bytes().clean + self.pieces.parked_bytes()
+    }
+
+    /// All that is free, in bytes.
+    pub(super) fn free(&self) -> u64 {
+        self.clean() + self.heap.bytes().pending
     }
 
     /// Whether other threads have something in their hands that may serve a request when it is back.
@@ -154,10 +173,6 @@ impl<B: Backend> Central<B> {
     pub(super) fn end_leaving(&mut self) {
         self.leaving -= 1;
         self.returns += 1;
-    }
-
-    pub(super) fn stuck_bytes(&self) -> u64 {
-        self.stuck.iter().map(Stuck::uncounted).sum::<u64>() + self.returning
     }
 
     /// A claim of `claimed` bytes of [`taking`](Self::taking) ends: with a segment at an address and of a
@@ -180,6 +195,27 @@ impl<B: Backend> Central<B> {
     pub(super) fn drain(&mut self, core: &StreamCore<B>, bytes: u64) {
         let (heap, timelines) = (&mut self.heap, &self.timelines);
         core.drain(bytes, |block, stamps| heap.free(block, stamps, timelines));
+    }
+
+    /// Moves the smallest fitting block of a stream's list into the heap, if it is smaller than the one
+    /// that the heap has: to cut a large block when a smaller one would do leaves less for large requests.
+    pub(super) fn take_smaller(
+        &mut self,
+        core: &StreamCore<B>,
+        bytes: u64,
+        align: u64,
+        best: Option<BlockId>,
+    ) -> bool {
+        let (heap, timelines) = (&mut self.heap, &self.timelines);
+        let least = bytes + align - GRAIN;
+        let most = best.map_or(u64::MAX, |id| heap.extent(id).1);
+        if most <= least {
+            return false;
+        }
+        let taken = core.take_smallest(least, |block| heap.extent(block).1 < most);
+        let Some((block, stamps)) = taken else { return false };
+        heap.free(block, stamps, timelines);
+        true
     }
 
     /// Stamps can name a stream of another pool from now on. Now and then, so that the cost is spread
@@ -228,16 +264,22 @@ impl<B: Backend> Central<B> {
 
     pub(super) fn stats(&self) -> Stats {
         let bytes = self.heap.bytes();
-        let stats = Stats::of_heap(
-            bytes,
-            self.taking,
-            self.stuck_bytes(),
-            self.heap.largest_free(),
-            self.granules.len() as u64,
-            self.peak_in_use,
-            self.past,
-        );
-        Stats { peak_reserved: self.peak_reserved, ..stats }
+        Stats {
+            reserved: self.reserved(),
+            peak_reserved: self.peak_reserved,
+            peak_in_use: self.peak_in_use,
+            free_clean: self.clean(),
+            free_pending: bytes.pending,
+            // Out of the heap: on lists or in buffers, which `add_stream` tells apart.
+            on_lists: bytes.out,
+            largest_free: self.heap.largest_free(),
+            in_transit: self.in_transit(),
+            quarantined: bytes.quarantined,
+            granules: self.pieces.count() as u64,
+            hits: self.past.hits,
+            misses: self.past.misses,
+            ..Stats::default()
+        }
     }
 }
 
@@ -261,22 +303,4 @@ fn fold_finished<E>(accounts: &mut Vec<(TimelineId, Tally)>, timelines: &Timelin
         false
     });
     accounts.extend(finished);
-}
-
-/// Granules with their sizes.
-pub(super) type Granules<B> = Vec<(<B as Backend>::Granule, u64)>;
-
-/// Granules that the driver would not take back.
-pub(super) struct Stuck<B: Backend> {
-    pub(super) granules: Granules<B>,
-    /// Where they are still mapped, from the first address on: in transit in the heap, which counts them.
-    pub(super) mapped: Option<ClaimedRoom>,
-}
-
-impl<B: Backend> Stuck<B> {
-    /// The bytes that the heap does not count.
-    fn uncounted(&self) -> u64 {
-        let bytes = || self.granules.iter().map(|(_, bytes)| bytes).sum();
-        if self.mapped.is_none() { bytes() } else { 0 }
-    }
 }

@@ -118,7 +118,7 @@ impl<B: Backend> Ended for PoolCore<B> {
         let central = self.central.lock();
         let bytes = central.heap.bytes();
         let kept = bytes.clean > 0 && !self.gives_back(may_block);
-        let waits = bytes.pending > 0 || !central.stuck.is_empty() || kept || refused;
+        let waits = bytes.pending > 0 || central.pieces.parked_bytes() > 0 || kept || refused;
         let rests = self.driver.lost().is_some() || (!waits && central.retired.is_empty());
         self.rests.store(rests, host::Ordering::Relaxed);
         false
@@ -143,7 +143,6 @@ impl<B: Backend> PoolCore<B> {
         drop(streams);
         let mut asked = Asked::default();
         self.ask_everything(&mut asked);
-        self.retry_stuck();
         let given = if self.gives_back(may_block) { self.give_back(0) } else { Ok(0) };
         for error in asked.error.into_iter().chain(given.err()) {
             self.driver.keep_error(error);
@@ -167,7 +166,8 @@ impl<B: Backend> PoolCore<B> {
             // SAFETY: the heap says that nothing is mapped in the range, and has forgotten it.
             let release = |own: &B| unsafe { own.release_range(address, bytes) };
             if let Err(error) = self.driver.memory("release a range of addresses", release) {
-                self.central.lock().heap.add_range(address, bytes);
+                let unit = self.granularity().expect("only virtual memory has ranges");
+                self.central.lock().heap.add_range(address, bytes, unit);
                 result = Err(error);
             }
         }
@@ -235,7 +235,6 @@ impl<B: Backend> PoolCore<B> {
         }
         drop(pins);
         let passed_over = self.synchronize_foreign()?;
-        self.retry_stuck();
         self.give_back(0)?;
         if self.release_rest()? {
             return Ok(());

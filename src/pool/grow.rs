@@ -1,51 +1,53 @@
-//! Taking memory from the device and giving it back.
+//! Growth: memory from the device, or free memory behind other addresses.
 
 use super::PoolCore;
-use super::miss::{Asked, Mark, Miss};
+use super::central::Central;
+use super::miss::{Mark, Miss};
+use super::plan::{Backing, Means, Spare};
 use crate::backend::{Backend, ErrorKind};
 use crate::config::Growth;
 use crate::error::Error;
-use crate::heap::{BlockId, ClaimedRoom, Unused};
-use crate::order::{Stamps, Taker};
-use crate::sync::host;
+use crate::heap::BlockId;
+use crate::order::Stamps;
+use crate::pool_stream::core::StreamCore;
+use crate::sync::{Arc, host};
 
 /// The smallest and the largest unit that the pool grows by, where a request does not need more.
 const UNIT_MIN: u64 = 2 << 20;
 const UNIT_MAX: u64 = 32 << 20;
-/// The pool grows by a fraction of what it has, so that a large pool maps in large granules and a small
-/// one wastes little.
-const UNIT_FRACTION: u64 = 64;
+/// The pool grows by a fraction of what it has, so that a large pool maps in few calls and a small one
+/// wastes little.
+const UNIT_FRACTION: u64 = 256;
 /// The smallest and the largest granule that a growth is cut into.
 const GRANULE_MIN: u64 = 2 << 20;
 const GRANULE_MAX: u64 = 32 << 20;
-/// A granule is a smaller fraction of the pool than a growth is: only whole unused granules can be
-/// exchanged for memory elsewhere, and a used byte anywhere in it keeps one where it is.
-const GRANULE_FRACTION: u64 = 512;
-/// The default soft target is this fraction above the most that has been in use. Up to there growth
-/// costs nothing but memory; above, clean memory that lies in pieces is exchanged first, which costs
-/// mapping calls. Two passes of a recorded training step with a peak of 7.4 GiB (and of a program on 8
-/// streams with a peak of 661 MiB) take, on an idle simulated device: with an eighth, and granules of
-/// 1/512, 1.125 (1.125) times the peak and 5317 (1629) mapping calls; with a 64th, and granules of
-/// 1/2048, 1.016 (1.019) times and 15172 (2477) calls; without the exchange 1.41 (1.30) times.
+/// A granule is a smaller fraction of the pool than a growth is: only a whole unused granule can get
+/// behind other addresses, and a used byte anywhere in it keeps it where it is. A large request takes
+/// larger ones, which are mapped in fewer calls.
+const GRANULE_FRACTION: u64 = 1024;
+const GRANULES_OF_REQUEST: u64 = 64;
+/// The default soft target is this fraction above the most that has been in use. Up to there the pool grows
+/// before it makes a stream wait for another.
 const SOFT_SLACK: u64 = 8;
-/// A range of addresses is this many times the device's memory: holes that trims leave cost nothing.
+/// A range of addresses is this many times the device's memory: memory may have several addresses.
 const RANGE_FACTOR: u64 = 4;
 /// The largest granule that `reserve` takes at once: only whole granules can go back.
 const RESERVE_STEP: u64 = 256 << 20;
 
 /// Where a growth goes.
-enum Claim {
-    Room(ClaimedRoom),
+enum Claimed<G> {
+    /// Memory was free whose addresses are mapped: the block, in transit.
+    Block(BlockId),
+    /// A room that driver calls put memory behind.
+    Room(Backing<G>),
     /// No hole is large enough.
     NoRoom,
-    /// It would take the pool over the mark by this many bytes.
-    OverCap {
-        excess: u64,
-    },
+    /// It would take the pool over the mark.
+    OverCap,
 }
 
-/// What a reserve has claimed for its next step, of this many bytes.
-enum ReserveClaim {
+/// What a reserve has claimed for its next step.
+enum ReserveClaim<G> {
     /// As much is reserved as is to be.
     Enough,
     /// It would take the pool over its limit.
@@ -55,12 +57,12 @@ enum ReserveClaim {
     /// A plain segment.
     Segment(u64),
     /// Addresses to map.
-    Room(ClaimedRoom, u64),
+    Room(Backing<G>),
 }
 
 impl<B: Backend> PoolCore<B> {
     /// The unit of virtual memory, if the pool grows by it.
-    fn granularity(&self) -> Option<u64> {
+    pub(super) fn granularity(&self) -> Option<u64> {
         match self.config.growth {
             Growth::Virtual => self.driver.granularity(),
             Growth::Segments => None,
@@ -73,16 +75,12 @@ impl<B: Backend> PoolCore<B> {
         if mark == Mark::Floor && self.exhausted.load(host::Ordering::Relaxed) {
             return None;
         }
-        let cap = self.cap(miss, mark);
         let block = match self.granularity() {
-            Some(granularity) => self.grow_range(miss, cap, mark, granularity),
-            None => self.grow_segment(miss, cap, mark),
+            Some(granularity) => self.grow_range(miss, mark, granularity),
+            None => self.grow_segment(miss, mark),
         };
         if block.is_some() {
             self.exhausted.store(false, host::Ordering::Relaxed);
-        }
-        if block.is_some() {
-            self.see_in_use(miss.size.bytes);
         }
         block
     }
@@ -94,68 +92,51 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// The most that may be reserved, by a mark.
-    fn cap(&self, miss: &Miss<'_, B>, mark: Mark) -> u64 {
+    fn cap(
+        &self,
+        central: &mut Central<B>,
+        streams: &[Arc<StreamCore<B>>],
+        (bytes, mark): (u64, Mark),
+    ) -> u64 {
         let limit = self.limit.unwrap_or(u64::MAX);
+        let floor = self.config.floor.min(limit);
         match mark {
-            Mark::Floor => self.config.floor.min(limit),
+            Mark::Floor => floor,
             Mark::Limit => limit,
             Mark::SoftTarget => {
-                let target = self.config.soft_target.unwrap_or_else(|| {
-                    let (in_use, peak) = self.see_in_use(0);
-                    let wanted = peak.max(in_use + miss.size.bytes);
-                    wanted + wanted / SOFT_SLACK
-                });
-                target.max(self.config.floor).min(limit)
+                let wanted = central.see_in_use(streams, bytes);
+                let target = self.config.soft_target.unwrap_or(wanted + wanted / SOFT_SLACK);
+                target.max(floor).min(limit)
             }
         }
     }
 
-    /// Notes how much is in use, with `more` that is about to be, and says it and the most that has been
-    /// seen.
-    fn see_in_use(&self, more: u64) -> (u64, u64) {
-        let in_use: u64 = self.streams().iter().map(|core| core.state.lock().in_use()).sum();
-        let in_use = in_use + more;
-        let mut central = self.central.lock();
-        central.peak_in_use = central.peak_in_use.max(in_use);
-        (in_use, central.peak_in_use)
-    }
-
-    fn grow_range(
-        &self,
-        miss: &mut Miss<'_, B>,
-        cap: u64,
-        mark: Mark,
-        granularity: u64,
-    ) -> Option<BlockId> {
-        let (bytes, align) = (miss.size.bytes, miss.align);
+    fn grow_range(&self, miss: &mut Miss<'_, B>, mark: Mark, granularity: u64) -> Option<BlockId> {
         let mut frugal = false;
         loop {
-            let growth = match self.claim_room(miss, cap, frugal, granularity) {
-                Claim::Room(growth) => growth,
-                Claim::NoRoom => {
-                    if let Err(error) = self.reserve_addresses(bytes + align, granularity) {
+            match self.claim_room(miss, mark, frugal, granularity) {
+                Claimed::Block(block) => return Some(block),
+                Claimed::Room(backing) => match self.back(backing) {
+                    Ok(block) => return Some(block),
+                    Err(error) => {
+                        miss.returned += 1;
+                        if error.driver_kind() != Some(ErrorKind::OutOfMemory) || frugal {
+                            self.meet_shortage(miss, error);
+                            return None;
+                        }
+                        // The device may have less than a whole unit, or clean memory will do.
+                        frugal = true;
+                    }
+                },
+                Claimed::NoRoom => {
+                    let bytes = miss.size.bytes + miss.align;
+                    if let Err(error) = self.reserve_addresses(bytes, granularity) {
                         miss.asked.meet(error);
                         return None;
                     }
-                    continue;
                 }
-                Claim::OverCap { excess } => {
-                    if mark == Mark::SoftTarget && self.exchange(miss, excess) {
-                        continue;
-                    }
+                Claimed::OverCap => {
                     miss.over_limit |= mark == Mark::Limit;
-                    return None;
-                }
-            };
-            let least = growth.bytes == granularity || frugal;
-            match self.map(growth).inspect_err(|_| miss.returned += 1) {
-                Ok((growth, granules)) => return Some(self.finish_growth(growth, granules, bytes)),
-                Err(error) if error.driver_kind() == Some(ErrorKind::OutOfMemory) && !least => {
-                    // The unit was more than the request needs; the device may have that much.
-                    frugal = true;
-                }
-                Err(error) => {
-                    self.meet_shortage(miss, error);
                     return None;
                 }
             }
@@ -170,44 +151,45 @@ impl<B: Backend> PoolCore<B> {
         miss.asked.meet(error);
     }
 
-    /// Claims the addresses that a growth for the request maps.
-    fn claim_room(&self, miss: &Miss<'_, B>, cap: u64, frugal: bool, granularity: u64) -> Claim {
-        let taker = miss.core.taker();
+    /// Claims a room for the request, with the memory that gets behind it.
+    fn claim_room(
+        &self,
+        miss: &Miss<'_, B>,
+        mark: Mark,
+        frugal: bool,
+        granularity: u64,
+    ) -> Claimed<B::Granule> {
+        let (bytes, align) = (miss.size.bytes, miss.align);
+        let (taker, streams) = (miss.core.taker(), self.streams());
         let mut central = self.central.lock();
         let central = &mut *central;
-        let (heap, timelines) = (&mut central.heap, &central.timelines);
-        let room = heap.find_room(miss.size.bytes, miss.align, granularity, &taker, timelines);
-        let Some(room) = room else { return Claim::NoRoom };
         let reserved = central.reserved();
-        let excess = reserved.saturating_add(room.map_bytes).saturating_sub(cap);
-        if excess > 0 {
-            return Claim::OverCap { excess };
-        }
-        let left = (cap - reserved) / granularity * granularity;
-        let unit = if frugal { 0 } else { unit(reserved, granularity) };
-        let map_bytes = room.map_bytes.next_multiple_of(unit.max(granularity));
-        let growth = central.heap.claim(room, map_bytes.min(left));
-        Claim::Room(growth.cut(granule(reserved, granularity)))
-    }
-
-    /// Gives clean memory back that no request so far could use, because it lies in pieces, so that as
-    /// much can be mapped where it is of use. Says whether there was as much.
-    fn exchange(&self, miss: &mut Miss<'_, B>, excess: u64) -> bool {
-        let keep = {
-            let mut central = self.central.lock();
-            central.settle();
-            if central.heap.bytes().clean < excess {
-                return false;
-            }
-            central.reserved() - excess
+        let mut means = Means {
+            granularity,
+            granule: granule(reserved, bytes, granularity),
+            unit: if frugal { granularity } else { unit(reserved, granularity) },
+            cap: reserved,
+            spare: Spare::Parked,
         };
-        match self.give_back_counted(keep, &mut miss.returned) {
-            Ok(given) => given > 0,
-            Err(error) => {
-                miss.asked.meet(error);
-                false
+        let Some((room, cost)) = central.find_room(bytes, align, &taker, &means) else {
+            return Claimed::NoRoom;
+        };
+        if cost > 0 {
+            means.cap = self.cap(central, &streams, (bytes, mark));
+            if mark != Mark::Floor {
+                means.spare = Spare::Clean;
             }
         }
+        let plan = central.plan(room, &means);
+        if plan.fresh > 0 && reserved.saturating_add(plan.fresh) > means.cap {
+            return Claimed::OverCap;
+        }
+        let backing = central.begin_growth(plan);
+        if backing.needs_calls() {
+            return Claimed::Room(backing);
+        }
+        let claim = central.end_growth(backing, true);
+        Claimed::Block(central.heap.finish_claim(claim, &central.timelines))
     }
 
     /// Reserves another range of addresses, for a request of this size at least.
@@ -217,16 +199,18 @@ impl<B: Backend> PoolCore<B> {
         let wanted = wanted.next_multiple_of(granularity);
         let reserve = |own: &B| own.reserve_range(wanted);
         let address = self.driver.memory("reserve a range of addresses", reserve)?;
-        self.central.lock().heap.add_range(address, wanted);
+        self.central.lock().heap.add_range(address, wanted, granularity);
         Ok(())
     }
 
-    fn grow_segment(&self, miss: &mut Miss<'_, B>, cap: u64, mark: Mark) -> Option<BlockId> {
+    fn grow_segment(&self, miss: &mut Miss<'_, B>, mark: Mark) -> Option<BlockId> {
         let (bytes, align) = (miss.size.bytes, miss.align);
         // Segments are aligned to the grain at least; more may cost this much at the front.
         let least = bytes + align - crate::heap::size_class::GRAIN;
+        let streams = self.streams();
         let taking = {
             let mut central = self.central.lock();
+            let cap = self.cap(&mut central, &streams, (bytes, mark));
             let reserved = central.reserved();
             if reserved.saturating_add(least) > cap {
                 miss.over_limit |= mark == Mark::Limit;
@@ -281,9 +265,8 @@ impl<B: Backend> PoolCore<B> {
                     drop(central);
                     self.free_to_heap(segment, Stamps::Clean);
                 }
-                ReserveClaim::Room(growth, step) => {
-                    let (growth, granules) = self.map(growth)?;
-                    let block = self.finish_growth(growth, granules, step);
+                ReserveClaim::Room(backing) => {
+                    let block = self.back(backing)?;
                     self.free_to_heap(block, Stamps::Clean);
                 }
             }
@@ -291,7 +274,7 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Looks at what is missing and claims it, in one section: nobody's growth comes in between.
-    fn claim_reserve(&self, bytes: u64) -> ReserveClaim {
+    fn claim_reserve(&self, bytes: u64) -> ReserveClaim<B::Granule> {
         let granularity = self.granularity();
         let mut central = self.central.lock();
         let reserved = central.reserved();
@@ -306,94 +289,13 @@ impl<B: Backend> PoolCore<B> {
             central.taking += step;
             return ReserveClaim::Segment(step);
         };
-        let central = &mut *central;
-        let (heap, timelines) = (&mut central.heap, &central.timelines);
-        match heap.find_room(step, 1, granularity, &Taker::nobody(), timelines) {
-            Some(room) => ReserveClaim::Room(heap.claim(room, step), step),
-            None => ReserveClaim::NoRoom { step, granularity },
-        }
-    }
-
-    /// Gives unused memory back until `keep` bytes are reserved, and says how much went.
-    pub(super) fn trim(&self, keep: u64) -> Result<u64, Error> {
-        let streams = self.streams();
-        {
-            let mut central = self.central.lock();
-            for core in streams.iter() {
-                central.drain(core, 0);
-            }
-        }
-        let mut asked = Asked::default();
-        self.ask_everything(&mut asked);
-        self.retry_stuck();
-        self.give_back(keep)
-    }
-
-    /// Whether memory can be given back: a plain segment only where the caller may block, since the driver
-    /// waits for whatever runs before it takes one.
-    pub(super) fn gives_back(&self, may_block: bool) -> bool {
-        may_block || self.granularity().is_some()
-    }
-
-    /// Gives clean memory back until `keep` bytes are reserved.
-    pub(super) fn give_back(&self, keep: u64) -> Result<u64, Error> {
-        self.give_back_counted(keep, &mut 0)
-    }
-
-    /// The same, for a miss that counts its own returns.
-    pub(super) fn give_back_counted(&self, keep: u64, returned: &mut u64) -> Result<u64, Error> {
-        let unused = {
-            let mut central = self.central.lock();
-            central.settle();
-            let excess = central.reserved().saturating_sub(keep);
-            central.heap.take_unused(excess)
+        let Some(room) = central.find_vacant(step) else {
+            return ReserveClaim::NoRoom { step, granularity };
         };
-        let (mut given, mut result) = (0, Ok(()));
-        for unused in unused {
-            let bytes = unused.bytes;
-            *returned += 1;
-            match self.give_back_one(unused) {
-                Ok(()) => {
-                    given += bytes;
-                    self.exhausted.store(false, host::Ordering::Relaxed);
-                }
-                Err(error) => result = Err(error),
-            }
-        }
-        result.map(|()| given)
-    }
-
-    fn give_back_one(&self, unused: Unused) -> Result<(), Error> {
-        let (address, bytes) = (unused.address, unused.bytes);
-        let went = if unused.granules.is_empty() {
-            // SAFETY: the heap gives a whole plain segment, clean: its last use has completed.
-            let free = |own: &B| unsafe { own.free_segment(address, bytes) };
-            self.driver.memory("give a segment back", free)
-        } else {
-            // SAFETY: the heap gives whole granules side by side, clean: their last use has completed,
-            // and they are in transit, so that nobody uses them meanwhile.
-            let unmap = |own: &B| unsafe { own.unmap(address, bytes) };
-            self.driver.memory("unmap granules", unmap)
-        };
-        if let Err(error) = went {
-            let mut central = self.central.lock();
-            let central = &mut *central;
-            central.returns += 1;
-            central.heap.keep_unused(unused, &central.timelines);
-            return Err(error);
-        }
-        // The addresses stay in transit, and counted, until the device has the memory back.
-        let mut stuck = Vec::new();
-        for (address, bytes) in &unused.granules {
-            let granule = self.central.lock().granules.remove(address);
-            let granule = granule.expect("a mapped granule has its memory here");
-            stuck.extend(self.try_destroy(granule, *bytes));
-        }
-        let mut central = self.central.lock();
-        central.stuck.extend(stuck);
-        central.returns += 1;
-        central.heap.forget_unused(unused);
-        Ok(())
+        let (unit, spare) = (granularity, Spare::Nothing);
+        let means = Means { granularity, granule: step, unit, cap: u64::MAX, spare };
+        let plan = central.plan(room, &means);
+        ReserveClaim::Room(central.begin_growth(plan))
     }
 }
 
@@ -402,9 +304,10 @@ fn unit(reserved: u64, granularity: u64) -> u64 {
     power_below(reserved / UNIT_FRACTION).clamp(UNIT_MIN, UNIT_MAX).max(granularity)
 }
 
-/// The size of the granules of a pool that has reserved this much.
-fn granule(reserved: u64, granularity: u64) -> u64 {
-    power_below(reserved / GRANULE_FRACTION).clamp(GRANULE_MIN, GRANULE_MAX).max(granularity)
+/// The size of the granules that a pool that has reserved this much takes for a request.
+fn granule(reserved: u64, bytes: u64, granularity: u64) -> u64 {
+    let wanted = (reserved / GRANULE_FRACTION).max(bytes / GRANULES_OF_REQUEST);
+    power_below(wanted).clamp(GRANULE_MIN, GRANULE_MAX).max(granularity)
 }
 
 /// The largest power of two that is not above `number`, or 1.

@@ -114,7 +114,6 @@ impl<B: Backend> PoolCore<B> {
             }
         }
         miss.note_tried("giving unused memory back");
-        miss.returned += self.retry_stuck();
         match self.give_back_for(miss) {
             Ok(0) => return Ok(None),
             Ok(_) => {}
@@ -126,8 +125,8 @@ impl<B: Backend> PoolCore<B> {
     /// Gives back what a growth for this request lacks, under the limit and on the device.
     fn give_back_for(&self, miss: &mut Miss<'_, B>) -> Result<u64, Error> {
         let (clean, free) = {
-            let bytes = self.central.lock().heap.bytes();
-            (bytes.clean, bytes.free())
+            let central = self.central.lock();
+            (central.clean(), central.free())
         };
         // Without as much unused memory a growth would lack it still.
         if clean == 0 || free == 0 || !self.gives_back(self.config.late_waits) {

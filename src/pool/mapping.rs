@@ -1,135 +1,123 @@
-//! Granules: mapped for a growth, and given back to the device.
+//! The driver calls of virtual memory: granules created, mapped and made accessible for a growth, and
+//! unmapped and destroyed when they go back.
 
 use super::PoolCore;
-use super::central::{Granules, Stuck};
+use super::pieces::Leaving;
+use super::plan::{Backing, Part};
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::heap::{BlockId, ClaimedRoom};
+use crate::heap::BlockId;
 
 impl<B: Backend> PoolCore<B> {
-    /// Backs the claimed addresses with granules. On an error the claim is undone.
-    pub(super) fn map(&self, growth: ClaimedRoom) -> Result<(ClaimedRoom, Granules<B>), Error> {
-        let (address, bytes) = (growth.address, growth.bytes);
-        let mut granules = Vec::new();
-        let mapped = self.map_granules(&growth, &mut granules).and_then(|()| {
-            // SAFETY: the range is the granules that were just mapped.
-            unsafe { self.driver.set_access(address, bytes, &self.peers) }
-        });
-        match mapped {
-            Ok(()) => Ok((growth, granules)),
+    /// Puts memory behind a claimed room: one block of its size then, in transit. On an error the claim is
+    /// undone; whatever was mapped until then is kept for another time.
+    pub(super) fn back(&self, mut backing: Backing<B::Granule>) -> Result<BlockId, Error> {
+        let backed = if backing.needs_calls() { self.make_calls(&mut backing) } else { Ok(()) };
+        let mut central = self.central.lock();
+        let central = &mut *central;
+        central.returns += 1;
+        let claim = central.end_growth(backing, backed.is_ok());
+        central.see_reserved();
+        match backed {
+            Ok(()) => Ok(central.heap.finish_claim(claim, &central.timelines)),
             Err(error) => {
-                // That it is stuck is seen in the account; the cause is the first error.
-                let _ = self.unmap_growth(growth, granules);
+                central.heap.undo_claim(claim, &central.timelines);
                 Err(error)
             }
         }
     }
 
-    /// Creates and maps the granules of a growth, in order, until an error.
-    fn map_granules(&self, growth: &ClaimedRoom, granules: &mut Granules<B>) -> Result<(), Error> {
-        for (address, bytes) in growth.granules() {
-            let create = |own: &B| own.create_granule(bytes);
-            let granule = self.driver.memory("create a granule", create)?;
+    /// Notes in the parts what has succeeded.
+    fn make_calls(&self, backing: &mut Backing<B::Granule>) -> Result<(), Error> {
+        for part in backing.parts.iter_mut().filter(|part| part.piece.is_none()) {
+            let create = |own: &B| own.create_granule(part.bytes);
+            part.granule = Some(self.driver.memory("create a granule", create)?);
+        }
+        for stale in &mut backing.stale {
+            let (address, bytes) = (stale.address, stale.place.end - stale.address);
+            // SAFETY: the place is one whole mapped granule. It is dormant: its last use has completed,
+            // because only clean memory leaves a place, and nobody has got these addresses since.
+            let unmap = |own: &B| unsafe { own.unmap(address, bytes) };
+            self.driver.memory("unmap granules", unmap)?;
+            stale.unmapped = true;
+        }
+        for part in backing.parts.iter_mut().filter(|part| !part.mapped) {
+            let granule = part.granule.as_ref().expect("what is mapped elsewhere is at hand");
             // SAFETY: the addresses are part of a hole of a reserved range, in whole granularity units,
-            // because the heap keeps holes so, and in transit, so that nobody else maps there.
-            let map = |own: &B| unsafe { own.map(address, bytes, &granule) };
-            if let Err(error) = self.driver.memory("map a granule", map) {
-                self.destroy(granule, bytes);
-                return Err(error);
-            }
-            granules.push((granule, bytes));
+            // and in transit, so that nobody else maps there; what was mapped there was just unmapped.
+            // The granule is of this size.
+            let map = |own: &B| unsafe { own.map(part.address, part.bytes, granule) };
+            self.driver.memory("map a granule", map)?;
+            part.mapped = true;
+        }
+        for run in backing.parts.chunk_by_mut(|left, right| {
+            left.access == right.access && left.address + left.bytes == right.address
+        }) {
+            self.make_accessible(run)?;
         }
         Ok(())
     }
 
-    /// Takes back what a growth has mapped, from its first address on, and undoes the claim; all of it
-    /// later, if the driver does not unmap it now. Counts as one return.
-    fn unmap_growth(&self, mut growth: ClaimedRoom, granules: Granules<B>) -> Result<(), Error> {
-        let address = growth.address;
-        let bytes = granules.iter().map(|(_, bytes)| bytes).sum();
-        if bytes > 0 {
-            // SAFETY: the range is mapped whole granules, and nothing has used them, since nobody has
-            // ever had these addresses.
+    /// Sets the access of mapped parts side by side, in one call.
+    fn make_accessible(&self, run: &mut [Part<B::Granule>]) -> Result<(), Error> {
+        if run[0].access {
+            return Ok(());
+        }
+        let (address, bytes) = (run[0].address, run.iter().map(|part| part.bytes).sum());
+        // SAFETY: the range is whole mapped granules.
+        unsafe { self.driver.set_access(address, bytes, &self.peers) }?;
+        run.iter_mut().for_each(|part| part.access = true);
+        Ok(())
+    }
+
+    /// Gives parked pieces back to the device, and says how many bytes went. What could not go stays
+    /// parked.
+    pub(super) fn destroy(&self, leaving: Vec<Leaving<B::Granule>>) -> (u64, Result<(), Error>) {
+        let mut places: Vec<(u64, u64)> = leaving
+            .iter()
+            .flat_map(|own| own.places.iter().map(|address| (*address, own.bytes)))
+            .collect();
+        places.sort_unstable();
+        let (mut kept, mut result) = (Vec::new(), Ok(()));
+        for run in places.chunk_by(|left, right| left.0 + left.1 == right.0) {
+            let (address, bytes) = (run[0].0, run.iter().map(|place| place.1).sum());
+            // SAFETY: the places are whole mapped granules side by side. They are dormant: their last use
+            // has completed, because only clean memory leaves a place, and nobody has got them since.
             let unmap = |own: &B| unsafe { own.unmap(address, bytes) };
             if let Err(error) = self.driver.memory("unmap granules", unmap) {
-                let mut central = self.central.lock();
-                central.returns += 1;
-                central.heap.shrink_growth(&mut growth, bytes);
-                central.stuck.push(Stuck { granules, mapped: Some(growth) });
-                central.see_reserved();
-                return Err(error);
+                kept.extend(run.iter().map(|place| place.0));
+                result = Err(error);
             }
         }
-        let stuck = granules.into_iter().filter_map(|own| self.try_destroy(own.0, own.1));
-        let stuck: Vec<_> = stuck.collect();
-        let mut central = self.central.lock();
-        let central = &mut *central;
-        central.returns += 1;
-        central.heap.undo_growth(growth, &central.timelines);
-        central.stuck.extend(stuck);
-        central.see_reserved();
-        Ok(())
-    }
-
-    /// Makes the mapped growth a block of `bytes` bytes, in transit, and frees the rest.
-    pub(super) fn finish_growth(
-        &self,
-        growth: ClaimedRoom,
-        granules: Granules<B>,
-        bytes: u64,
-    ) -> BlockId {
-        let mut central = self.central.lock();
-        let central = &mut *central;
-        central.returns += 1;
-        let addresses = growth.granules().map(|(address, _)| address);
-        central.granules.extend(addresses.zip(granules.into_iter().map(|(granule, _)| granule)));
-        let block = central.heap.finish_growth(growth, bytes, &central.timelines);
-        central.see_reserved();
-        block
-    }
-
-    /// Gives a granule back that is mapped nowhere, now or later.
-    pub(super) fn destroy(&self, granule: B::Granule, bytes: u64) {
-        if let Some(stuck) = self.try_destroy(granule, bytes) {
-            self.central.lock().stuck.push(stuck);
-        }
-    }
-
-    /// Gives a granule back that is mapped nowhere, or keeps the error and says what is stuck.
-    pub(super) fn try_destroy(&self, granule: B::Granule, bytes: u64) -> Option<Stuck<B>> {
-        // SAFETY: the granule is of this backend, and mapped nowhere, because it was never mapped or
-        // its unmapping has succeeded.
-        let (granule, error) = unsafe { self.driver.destroy_granule(granule) }.err()?;
-        self.driver.keep_error(error);
-        Some(Stuck { granules: vec![(granule, bytes)], mapped: None })
-    }
-
-    /// Tries again to give back what the driver would not take. It stays in the account until the device
-    /// has it. Says how many returns that were.
-    pub(super) fn retry_stuck(&self) -> u64 {
-        let mut returned = 0;
-        let stuck = {
-            let mut central = self.central.lock();
-            central.returning = central.stuck_bytes();
-            std::mem::take(&mut central.stuck)
-        };
-        for Stuck { granules, mapped } in stuck {
-            let Some(growth) = mapped else {
-                for (granule, bytes) in granules {
-                    let stuck = self.try_destroy(granule, bytes);
-                    let mut central = self.central.lock();
-                    central.returning -= bytes;
-                    central.returns += 1;
-                    returned += 1;
-                    central.stuck.extend(stuck);
-                }
-                continue;
+        let mut given = 0;
+        for Leaving { piece, granule, bytes, places } in leaving {
+            let places: Vec<u64> =
+                places.into_iter().filter(|own| kept.binary_search(own).is_ok()).collect();
+            let went = if places.is_empty() {
+                // SAFETY: the granule is of this backend, and mapped nowhere any more.
+                unsafe { self.driver.destroy_granule(granule) }
+                    .map_err(|(granule, error)| (granule, Some(error)))
+            } else {
+                Err((granule, None))
             };
-            returned += 1;
-            if let Err(error) = self.unmap_growth(growth, granules) {
-                self.driver.keep_error(error);
+            let mut central = self.central.lock();
+            central.returns += 1;
+            central.returning -= bytes;
+            match went {
+                Ok(()) => {
+                    given += bytes;
+                    central.pieces.remove(piece);
+                }
+                Err((granule, error)) => {
+                    central.pieces.put_granule(piece, granule);
+                    for address in places {
+                        central.pieces.add_place(piece, address, false);
+                    }
+                    central.pieces.park(piece);
+                    result = error.map_or(result, Err);
+                }
             }
         }
-        returned
+        (given, result)
     }
 }

@@ -12,6 +12,10 @@ use crate::order::{FreePoint, Moment};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
 
+/// A free block of this size is cut for a much smaller request only when the stream's list has been drained,
+/// so that neighbours there have joined.
+const LARGE: u64 = 64 << 20;
+
 /// What is wanted, for whom, and what has been met on the way to it.
 pub(super) struct Miss<'a, B: Backend> {
     pub(super) core: &'a StreamCore<B>,
@@ -177,8 +181,8 @@ impl<B: Backend> PoolCore<B> {
         Buffer::new(Home::new(miss.core), block, address, miss.size, len)
     }
 
-    /// A block that needs no wait. The stream's own list is drained when the heap has none: a larger
-    /// block there can be split, and neighbours there can join.
+    /// A block that needs no wait: the smallest that fits, from the heap or the stream's own list. When
+    /// there is none, the list is drained: neighbours there can join.
     pub(super) fn take_covered(&self, miss: &Miss<'_, B>) -> Option<BlockId> {
         let mut central = self.central.lock();
         let (bytes, align) = (miss.size.bytes, miss.align);
@@ -188,7 +192,15 @@ impl<B: Backend> PoolCore<B> {
             if drained {
                 central.drain(miss.core, 0);
             }
-            if let Some(id) = central.heap.find_covered(bytes, align, &taker, &central.timelines) {
+            let mut found = central.heap.find_covered(bytes, align, &taker, &central.timelines);
+            if !drained && central.take_smaller(miss.core, bytes, align, found) {
+                found = central.heap.find_covered(bytes, align, &taker, &central.timelines);
+            }
+            if !drained && found.is_some_and(|id| self.cuts_large(central.heap.extent(id).1, bytes))
+            {
+                continue;
+            }
+            if let Some(id) = found {
                 if seeded!(LockDropped) {
                     drop(central);
                     central = self.central.lock();
@@ -198,6 +210,12 @@ impl<B: Backend> PoolCore<B> {
         }
         let central = &mut *central;
         central.heap.take_union(bytes, align, &taker, &central.timelines)
+    }
+
+    /// Whether to cut a block of `block` bytes for this request would cut up one of the large ones, which
+    /// large requests need whole.
+    fn cuts_large(&self, block: u64, bytes: u64) -> bool {
+        block >= LARGE && block > 2 * bytes
     }
 
     /// Drains what fits from the other lists, and asks the streams that hold candidates.
@@ -240,7 +258,8 @@ impl<B: Backend> PoolCore<B> {
             for other in streams.iter().filter(|_| !seeded!(StaleRetry)) {
                 central.drain(other, 0);
             }
-            if central.heap.bytes().free() < miss.size.bytes {
+            // What does not make up the request may still do with new memory beside it.
+            if central.free() < miss.size.bytes.min(self.granularity().unwrap_or(u64::MAX)) {
                 return None;
             }
         }

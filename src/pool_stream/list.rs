@@ -190,11 +190,56 @@ impl StreamList {
         }
     }
 
+    /// Takes the smallest block of at least `bytes` bytes, if `accept` wants it.
+    pub(super) fn take_smallest(
+        &mut self,
+        bytes: u64,
+        accept: impl FnOnce(BlockId) -> bool,
+    ) -> Option<FreeBlock> {
+        let bin = self.filled_from(bin_of(bytes)).find_map(|bin| {
+            let Some(at) = bin.checked_sub(ROUNDED_BINS) else {
+                return Some((bin, self.bins[bin].blocks.len() - 1));
+            };
+            let sizes = self.sizes[at].iter().map(|size| size.bytes()).enumerate();
+            let fits = sizes.filter(|(_, size)| *size >= bytes);
+            fits.min_by_key(|(_, size)| *size).map(|(index, _)| (bin, index))
+        });
+        let (bin, index) = bin?;
+        let own = &mut self.bins[bin];
+        if !accept(own.blocks[index].block) {
+            return None;
+        }
+        own.owned -= 1;
+        let free = own.blocks.remove(index);
+        if own.blocks.is_empty() {
+            self.filled[bin / 64] &= !(1 << (bin % 64));
+        }
+        if let Some(at) = bin.checked_sub(ROUNDED_BINS) {
+            self.sizes[at].remove(index);
+        }
+        Some(free)
+    }
+
+    /// The bins that are not empty, from one on.
+    fn filled_from(&self, from: usize) -> impl Iterator<Item = usize> {
+        let filled = self.filled;
+        let mut bin = from;
+        std::iter::from_fn(move || {
+            while bin < WORDS * 64 {
+                let word = filled[bin / 64] >> (bin % 64);
+                if word != 0 {
+                    bin += word.trailing_zeros() as usize + 1;
+                    return Some(bin - 1);
+                }
+                bin = (bin / 64 + 1) * 64;
+            }
+            None
+        })
+    }
+
     /// Whether a block of at least `bytes` bytes may be on the list.
     pub(super) fn may_hold(&self, bytes: u64) -> bool {
-        let from = bin_of(bytes);
-        let first = self.filled[from / 64] & (u64::MAX << (from % 64));
-        first != 0 || self.filled[from / 64 + 1..].iter().any(|word| *word != 0)
+        self.filled_from(bin_of(bytes)).next().is_some()
     }
 }
 
@@ -267,6 +312,25 @@ mod tests {
         list.drain(0, |free| taken.push(free.address >> 40));
         assert_eq!(taken, [3, 5, 1, 2, 4]);
         assert!(!list.may_hold(1));
+    }
+
+    #[test]
+    fn the_smallest_block_that_fits_is_found_in_whichever_bin_it_lies() {
+        let mut list = StreamList::new();
+        for (at, bytes) in (1_u64..).zip([512, 6 << 20, (5 << 20) + 512, 5 << 20, 1 << 30]) {
+            put(&mut list, at << 40, bytes);
+        }
+        let mut smallest =
+            |bytes, wanted| list.take_smallest(bytes, |_| wanted).map(|free| free.address >> 40);
+        assert_eq!(smallest((5 << 20) + 256, false), None, "it is not wanted");
+        assert_eq!(smallest((5 << 20) + 256, true), Some(3));
+        assert_eq!(smallest((5 << 20) + 256, true), Some(2), "of the next bin");
+        assert_eq!(
+            [256, 513, 6 << 20, 1].map(|bytes| smallest(bytes, true)),
+            [Some(1), Some(4), Some(5), None]
+        );
+        assert!(!list.may_hold(1));
+        assert!(list.bins.iter().all(|bin| bin.owned == 0));
     }
 
     #[test]

@@ -38,6 +38,7 @@ impl State {
         self.oracle.owners.remove(&(address..address + bytes));
         self.oracle.uses.forget(&gone);
         self.oracle.contents.remove(&gone);
+        self.oracle.shifts.remove(&gone);
         Ok(())
     }
 
@@ -85,6 +86,7 @@ impl State {
         self.engine.now += self.costs.sized(Call::DestroyGranule, bytes);
         self.oracle.uses.forget(&gone);
         self.oracle.contents.remove(&gone);
+        self.oracle.shifts.remove(&gone);
         Ok(())
     }
 

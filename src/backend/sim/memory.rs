@@ -66,6 +66,8 @@ pub(super) struct Mapping {
     access: u64,
     /// Whether it has ever been handed out with an annotation.
     pub(super) annotated: bool,
+    /// Tells it from every other mapping, also of the same granule.
+    serial: u32,
 }
 
 #[derive(Debug)]
@@ -107,6 +109,8 @@ pub(super) struct Piece {
     pub(super) physical: u64,
     pub(super) accessible: bool,
     pub(super) annotated: bool,
+    /// The serial number of the mapping.
+    pub(super) mapping: u32,
 }
 
 #[derive(Debug)]
@@ -118,6 +122,7 @@ pub(super) struct Memory {
     /// Places in `granules` that are free.
     vacant: Vec<usize>,
     next_physical: u64,
+    last_serial: u32,
     pub(super) accounts: Vec<Account>,
     pub(super) granularity: Option<u64>,
     /// How often a mapping or its access has changed: while this has not, an address that was found
@@ -134,6 +139,7 @@ impl Memory {
             granules: Vec::new(),
             vacant: Vec::new(),
             next_physical: 0,
+            last_serial: 0,
             accounts: totals.map(|total| Account { total, ..Account::default() }).collect(),
             granularity,
             changes: 0,
@@ -159,9 +165,7 @@ impl Memory {
         };
         let physical = self.new_physical(bytes);
         let end = address + bytes;
-        let mapping =
-            Mapping { end, physical, granule: None, context, access: 0, annotated: false };
-        self.mappings.insert(address, mapping);
+        self.add_mapping(address, end, physical, None, context);
         Ok(address)
     }
 
@@ -263,10 +267,22 @@ impl Memory {
         granule.mapped += 1;
         let (physical, context) = (granule.physical, granule.context);
         self.accounts[context].mapped += bytes;
-        let granule = Some(index);
-        let mapping = Mapping { end, physical, granule, context, access: 0, annotated: false };
-        self.mappings.insert(address, mapping);
+        self.add_mapping(address, end, physical, Some(index), context);
         Ok(())
+    }
+
+    fn add_mapping(
+        &mut self,
+        address: u64,
+        end: u64,
+        physical: u64,
+        granule: Option<usize>,
+        context: usize,
+    ) {
+        self.last_serial += 1;
+        let (access, annotated, serial) = (0, false, self.last_serial);
+        let mapping = Mapping { end, physical, granule, context, access, annotated, serial };
+        self.mappings.insert(address, mapping);
     }
 
     /// The mappings that meet the range.
@@ -338,6 +354,7 @@ impl Memory {
             physical: mapping.physical + (address - at),
             accessible: self.is_accessible(mapping, context),
             annotated: mapping.annotated,
+            mapping: mapping.serial,
         })
     }
 

@@ -8,7 +8,7 @@ use super::hazard::{Hazard, HazardKind, Missing, Side};
 use super::history::{Entry, History, What};
 use super::kernel::{Access, Mode, UNRESOLVED};
 use super::memory::{Memory, Piece};
-use super::owners::Owner;
+use super::owners::{Owner, Shift};
 use super::range_map::RangeMap;
 use super::uses::{Conflict, Order, Use, Uses};
 
@@ -32,6 +32,8 @@ pub(super) struct Oracle {
     pub(super) contents: RangeMap<Written>,
     /// Who holds what, by address.
     pub(super) owners: RangeMap<Owner>,
+    /// By physical address: by which address memory, which may have several, was handed out last.
+    pub(super) shifts: RangeMap<Shift>,
     pub(super) last_owner: u32,
     pub(super) history: History,
     pub(super) hazards: Vec<Hazard>,
@@ -146,7 +148,7 @@ impl Oracle {
         let &Submission { op, timeline, clock, .. } = submission;
         let write = access.mode == Mode::Write;
         let number = owner.map_or(0, |owner| owner.number);
-        let new = Use { op, timeline, owner: number };
+        let new = Use { op, timeline, owner: number, mapping: piece.mapping };
         let order = Order { timeline, clock, done: &self.done };
         let range = piece.physical..piece.physical + piece.bytes;
         self.uses.note(range, new, write, &order, &mut self.conflicts);
@@ -175,7 +177,7 @@ impl Oracle {
             let address = piece.address + (range.start - piece.physical);
             let bytes = range.end - range.start;
             let what = if wrote { What::Write } else { What::Read };
-            let Use { op, timeline, owner } = earlier;
+            let Use { op, timeline, owner, .. } = earlier;
             let pools = ready && owner != 0 && owner != later.owner;
             let kind = if pools { HazardKind::Reuse } else { HazardKind::Race };
             let to = later.timeline;
@@ -223,9 +225,10 @@ impl Oracle {
     }
 
     /// Checks that nobody holds memory that is taken away, and that the host has seen every use of
-    /// it finish. `piece` lies in one mapping.
+    /// it through its mapping finish; what else is mapped to the same bytes stays. `piece` lies in one
+    /// mapping.
     pub(super) fn check_taken_away(&mut self, piece: &Piece, now: OpNumber) {
-        let Piece { address, bytes, physical, .. } = *piece;
+        let Piece { address, bytes, physical, mapping, .. } = *piece;
         let what = What::Unmapped;
         let host = TimelineId(0);
         let gone = Entry { op: now, address, bytes, timeline: host, owner: 0, what };
@@ -241,9 +244,9 @@ impl Oracle {
             self.taken_away(gone, entry, Missing::Other(words));
         }
         for Conflict { range, earlier, wrote } in
-            self.uses.unfinished(&(physical..physical + bytes), &self.done)
+            self.uses.unfinished(&(physical..physical + bytes), mapping, &self.done)
         {
-            let Use { op, timeline, owner } = earlier;
+            let Use { op, timeline, owner, .. } = earlier;
             let address = address + (range.start - physical);
             let bytes = range.end - range.start;
             let what = if wrote { What::Write } else { What::Read };

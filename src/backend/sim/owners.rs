@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::clock::{OpNumber, TimelineId};
 use super::hazard::{Hazard, HazardKind, Missing, Side};
 use super::history::{Entry, What};
-use super::memory::Piece;
+use super::memory::{Memory, Piece};
 use super::oracle::Oracle;
 use super::state::State;
 use super::uses::Order;
@@ -23,6 +23,21 @@ pub(super) struct Owner {
     home_op: OpNumber,
     /// Streams beside its home that the owner has named.
     declared: Vec<TimelineId>,
+}
+
+/// By which address bytes were last handed out, less where they are: the same for all bytes of one
+/// mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shift(u64);
+
+impl Shift {
+    fn of(piece: &Piece) -> Shift {
+        Shift(piece.address.wrapping_sub(piece.physical))
+    }
+
+    fn address(self, physical: u64) -> u64 {
+        self.0.wrapping_add(physical)
+    }
 }
 
 impl Owner {
@@ -58,13 +73,39 @@ impl Oracle {
                 owner.hand_out(start, end - start)
             })
             .collect();
-        for held in held {
-            let (address, bytes) = (held.address, held.bytes);
-            let (earlier, later) = (Some(self.side(held)), Some(self.side(later)));
-            let words = format!("the end of the hand-out to owner {}", held.owner);
-            let (kind, missing) = (HazardKind::Overlap, Missing::Other(words));
-            self.report(Hazard { kind, address, bytes, earlier, later, missing });
+        held.into_iter().for_each(|held| self.overlap(held, later));
+    }
+
+    fn overlap(&mut self, held: Entry, later: Entry) {
+        let (address, bytes) = (held.address, held.bytes);
+        let (earlier, later) = (Some(self.side(held)), Some(self.side(later)));
+        let words = format!("the end of the hand-out to owner {}", held.owner);
+        let (kind, missing) = (HazardKind::Overlap, Missing::Other(words));
+        self.report(Hazard { kind, address, bytes, earlier, later, missing });
+    }
+
+    /// Notes by which address the bytes of a piece are handed out, and reports who still holds them by
+    /// another.
+    fn hold(&mut self, later: Entry, piece: &Piece, memory: &Memory, context: usize) {
+        let range = piece.physical..piece.physical + piece.bytes;
+        let shift = Shift::of(piece);
+        if let Some(own) = self.shifts.exact(&range)
+            && *own == shift
+        {
+            return;
         }
+        let mut others = Vec::new();
+        for (held, own) in self.shifts.overlapping(&range).filter(|(_, own)| **own != shift) {
+            let (start, end) = (held.start.max(range.start), held.end.min(range.end));
+            let address = own.address(start);
+            // Whoever it was may have given it back, and other memory may be there now.
+            let same = memory.piece_at(context, address, 1).is_some_and(|at| at.physical == start);
+            if same && let Some((_, owner)) = self.owners.at(address) {
+                others.push(owner.hand_out(address, end - start));
+            }
+        }
+        others.into_iter().for_each(|held| self.overlap(held, later));
+        self.shifts.set(range, shift);
     }
 }
 
@@ -92,6 +133,8 @@ impl State {
             annotated &= piece.annotated;
             let clock = &state.engine.timeline(home).clock;
             state.oracle.check_hand_out(entry, &piece, clock);
+            let context = state.engine.timeline(home).context;
+            state.oracle.hold(entry, &piece, &state.memory, context);
         });
         if !annotated {
             self.memory.annotate(address, bytes);

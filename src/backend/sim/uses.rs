@@ -18,12 +18,17 @@ pub(super) struct Use {
     pub(super) timeline: TimelineId,
     /// Who held the bytes: the number of a hand-out, 0 for nobody.
     pub(super) owner: u32,
+    /// Through which mapping it reached them.
+    pub(super) mapping: u32,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Cell {
     write: Option<Use>,
     reads: Vec<Use>,
+    /// Uses that later ones stand for, but came through other mappings than those: an unmapping must
+    /// wait for them all the same. Each with whether it wrote; without what the host had seen finish.
+    replaced: Vec<(Use, bool)>,
 }
 
 /// What the next operation of a stream is ordered after.
@@ -78,13 +83,33 @@ impl Cell {
 
     #[inline]
     fn apply(&mut self, new: Use, write: bool, order: &Order<'_>) {
+        let Cell { write: written, reads, replaced } = self;
+        replaced.retain(|(own, _)| !order.done.covers(own.timeline, own.op));
+        let mut replace = |own: Use, wrote| {
+            if own.mapping != new.mapping && !order.done.covers(own.timeline, own.op) {
+                replaced.push((own, wrote));
+            }
+        };
         if write {
-            self.write = Some(new);
-            self.reads.clear();
+            written.replace(new).into_iter().for_each(|own| replace(own, true));
+            reads.drain(..).for_each(|own| replace(own, false));
         } else {
-            self.reads.retain(|read| !order.covers(read.timeline, read.op));
-            self.reads.push(new);
+            reads.retain(|&read| {
+                let covered = order.covers(read.timeline, read.op);
+                if covered {
+                    replace(read, false);
+                }
+                !covered
+            });
+            reads.push(new);
         }
+    }
+
+    /// What came through a mapping, each with whether it wrote.
+    fn through(&self, mapping: u32) -> impl Iterator<Item = (Use, bool)> + '_ {
+        let reads = self.reads.iter().map(|&read| (read, false));
+        let all = self.write.map(|write| (write, true)).into_iter().chain(reads);
+        all.chain(self.replaced.iter().copied()).filter(move |(own, _)| own.mapping == mapping)
     }
 }
 
@@ -108,7 +133,15 @@ impl Uses {
         }
         self.check(&range, write, order, conflicts);
         if write {
-            self.cells.set(range, Cell { write: Some(new), reads: Vec::new() });
+            // Who came through another mapping is known by whole mappings: the union says no less.
+            let mut union = Cell::default();
+            for (_, cell) in self.cells.overlapping(&range) {
+                let mut cell = cell.clone();
+                cell.apply(new, true, order);
+                union.replaced.append(&mut cell.replaced);
+            }
+            union.write = Some(new);
+            self.cells.set(range, union);
         } else {
             self.cells.update(&range, |cell| cell.apply(new, false, order));
         }
@@ -137,12 +170,16 @@ impl Uses {
         }
     }
 
-    /// The uses in the range that the host has not seen finish.
-    pub(super) fn unfinished(&self, range: &Range<u64>, done: &Done) -> Vec<Conflict> {
+    /// The uses in the range, through one mapping, that the host has not seen finish.
+    pub(super) fn unfinished(
+        &self,
+        range: &Range<u64>,
+        mapping: u32,
+        done: &Done,
+    ) -> Vec<Conflict> {
         let mut found = Vec::new();
         for (cell_range, cell) in self.cells.overlapping(range) {
-            let reads = cell.reads.iter().map(|&read| (read, false));
-            for (earlier, wrote) in cell.write.map(|write| (write, true)).into_iter().chain(reads) {
+            for (earlier, wrote) in cell.through(mapping) {
                 if !done.covers(earlier.timeline, earlier.op) {
                     let start = cell_range.start.max(range.start);
                     let end = cell_range.end.min(range.end);

@@ -1,0 +1,366 @@
+//! Which room a growth takes, and what memory gets behind it: what can be decided with no driver call.
+
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
+
+use super::central::Central;
+use super::pieces::{PieceId, Place, Status};
+use crate::backend::Backend;
+use crate::heap::{Claim, Room};
+use crate::order::Taker;
+
+/// How many bytes of memory may come from where.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Means {
+    /// The unit of virtual memory.
+    pub(super) granularity: u64,
+    /// The size of new granules.
+    pub(super) granule: u64,
+    /// What is taken from the device is a multiple of this, where the hole goes on.
+    pub(super) unit: u64,
+    /// The most that may be reserved.
+    pub(super) cap: u64,
+    pub(super) spare: Spare,
+}
+
+/// Which free memory may get behind a room at which it is not mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spare {
+    Nothing,
+    /// What is behind no block.
+    Parked,
+    /// That, and what is clean behind other blocks.
+    Clean,
+}
+
+/// What is to be behind a room.
+#[derive(Debug)]
+pub(super) struct Plan {
+    room: Room,
+    /// How much of each of its holes gets memory.
+    backed: Vec<Range<u64>>,
+    parts: Vec<(Range<u64>, Source)>,
+    /// Where clean pieces are active that are wanted here.
+    moved: Vec<Range<u64>>,
+    /// Dormant places of pieces that are in use elsewhere: to be unmapped first.
+    stale: Vec<u64>,
+    /// What has to come from the device, in bytes.
+    pub(super) fresh: u64,
+}
+
+/// Where a part's memory comes from.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// A piece that is mapped here.
+    Here(PieceId),
+    /// A piece that is mapped elsewhere, at most.
+    Elsewhere(PieceId),
+    Device,
+}
+
+/// A claimed room, and what memory gets behind it.
+#[derive(Debug)]
+pub(super) struct Backing<G> {
+    pub(super) claim: Claim,
+    pub(super) parts: Vec<Part<G>>,
+    pub(super) stale: Vec<Stale>,
+    /// What has to come from the device, in bytes.
+    pub(super) fresh: u64,
+}
+
+/// A part of a claimed room's holes: one piece.
+#[derive(Debug)]
+pub(super) struct Part<G> {
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    /// None until the device has given the memory.
+    pub(super) piece: Option<PieceId>,
+    /// To be mapped, if it is not mapped here.
+    pub(super) granule: Option<G>,
+    pub(super) mapped: bool,
+    pub(super) access: bool,
+}
+
+/// A place to be unmapped.
+#[derive(Debug)]
+pub(super) struct Stale {
+    pub(super) address: u64,
+    pub(super) place: Place,
+    pub(super) unmapped: bool,
+}
+
+impl<G> Backing<G> {
+    /// Whether a driver call has to be made before it can be used.
+    pub(super) fn needs_calls(&self) -> bool {
+        self.parts.iter().any(|part| !part.mapped || !part.access)
+    }
+}
+
+impl<B: Backend> Central<B> {
+    /// The room for a request that costs the fewest mappings, and what they are about; of those that
+    /// cost none the lowest, so that a program that goes round in a circle meets itself again.
+    pub(super) fn find_room(
+        &self,
+        bytes: u64,
+        align: u64,
+        taker: &Taker,
+        means: &Means,
+    ) -> Option<(Room, u64)> {
+        let mut best: Option<(Room, u64)> = None;
+        self.heap.each_room(bytes, align, taker, &self.timelines, |room| {
+            let bound = best.map_or(u64::MAX, |(_, cost)| cost);
+            let cost = self.cost(&room, means, bound);
+            if cost < bound {
+                best = Some((room, cost));
+            }
+            if cost == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        best
+    }
+
+    /// The mappings and unmappings that a room needs, `bound` or more if they are as many.
+    fn cost(&self, room: &Room, means: &Means, bound: u64) -> u64 {
+        let mut used = BTreeSet::new();
+        let mut cost = 0;
+        for hole in self.heap.holes_of(room) {
+            let part = self.part_of(&hole, room, means);
+            let mut at = part.start;
+            for (address, place) in self.pieces.places_in(part.clone()) {
+                cost += (address - at).div_ceil(means.granule);
+                at = place.end;
+                if self.move_to(room, place.piece).is_none() || !used.insert(place.piece) {
+                    cost += 2;
+                }
+                if cost >= bound {
+                    return cost;
+                }
+            }
+            cost += (part.end - at).div_ceil(means.granule);
+        }
+        cost
+    }
+
+    /// The part of a hole that a room needs memory in: whole units, and whole places.
+    fn part_of(&self, hole: &Range<u64>, room: &Room, means: &Means) -> Range<u64> {
+        let unit = means.granularity;
+        let start = hole.start.max(room.start / unit * unit);
+        let end = hole.end.min(room.end.next_multiple_of(unit));
+        self.pieces.whole(start..end)
+    }
+
+    /// Whether a piece can be active in a room, and where it is active now, if it is.
+    fn move_to(&self, room: &Room, piece: PieceId) -> Option<Option<Range<u64>>> {
+        match self.pieces.status(piece) {
+            Status::Parked => Some(None),
+            Status::InTransit => None,
+            Status::Active(address) => {
+                let range = address..address + self.pieces.bytes(piece);
+                let is_free = !room.meets(&range) && self.heap.clean_around(&range).is_some();
+                is_free.then_some(Some(range))
+            }
+        }
+    }
+
+    /// Plans what is to be behind a room.
+    pub(super) fn plan(&self, room: Room, means: &Means) -> Plan {
+        let (backed, parts, moved, stale) = Default::default();
+        let mut plan = Plan { room, backed, parts, moved, stale, fresh: 0 };
+        let mut used = BTreeSet::new();
+        let mut gaps: Vec<Range<u64>> = Vec::new();
+        let holes = self.heap.holes_of(&room);
+        for hole in &holes {
+            let part = self.part_of(hole, &room, means);
+            let mut at = part.start;
+            for (address, place) in self.pieces.places_in(part.clone()) {
+                match self.move_to(&room, place.piece).filter(|_| used.insert(place.piece)) {
+                    Some(from) => {
+                        plan.moved.extend(from);
+                        plan.parts.push((address..place.end, Source::Here(place.piece)));
+                        gaps.push(at..address);
+                        at = place.end;
+                    }
+                    None => plan.stale.push(address),
+                }
+            }
+            gaps.push(at..part.end);
+            plan.backed.push(part);
+        }
+        let need: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
+        let mut spare = self.spare(&room, means, need, &used);
+        for gap in gaps {
+            self.fill(&mut plan, gap, &mut spare, means);
+        }
+        if let Some(hole) = holes.last() {
+            self.grow_ahead(&mut plan, hole, means);
+        }
+        plan
+    }
+
+    /// Memory that is free and not behind the room, as much as is needed if there is as much: what is
+    /// parked first, then what is clean elsewhere.
+    fn spare(
+        &self,
+        room: &Room,
+        means: &Means,
+        need: u64,
+        used: &BTreeSet<PieceId>,
+    ) -> Vec<(PieceId, Option<Range<u64>>)> {
+        let (mut spare, mut total) = (Vec::new(), 0);
+        if means.spare == Spare::Nothing {
+            return spare;
+        }
+        for piece in self.pieces.parked().filter(|piece| !used.contains(piece)) {
+            if total >= need {
+                break;
+            }
+            total += self.pieces.bytes(piece);
+            spare.push((piece, None));
+        }
+        if means.spare == Spare::Parked {
+            return spare;
+        }
+        for clean in self.heap.clean_downwards() {
+            for (address, place) in self.pieces.places_in(clean.clone()).rev() {
+                if total >= need {
+                    return spare;
+                }
+                let range = address..place.end;
+                let whole = clean.start <= range.start && range.end <= clean.end;
+                if whole && !room.meets(&range) && !used.contains(&place.piece) {
+                    total += place.end - address;
+                    spare.push((place.piece, Some(range)));
+                }
+            }
+        }
+        spare
+    }
+
+    /// Plans what gets behind a gap: spare pieces that fit, and for the rest new memory.
+    fn fill(
+        &self,
+        plan: &mut Plan,
+        gap: Range<u64>,
+        spare: &mut Vec<(PieceId, Option<Range<u64>>)>,
+        means: &Means,
+    ) {
+        let mut at = gap.start;
+        while at < gap.end {
+            let left = gap.end - at;
+            let fits = spare.iter().position(|(piece, _)| self.pieces.bytes(*piece) <= left);
+            let (bytes, source) = match fits {
+                Some(index) => {
+                    let (piece, from) = spare.remove(index);
+                    plan.moved.extend(from);
+                    (self.pieces.bytes(piece), Source::Elsewhere(piece))
+                }
+                None => (means.granule.min(left), Source::Device),
+            };
+            if matches!(source, Source::Device) {
+                plan.fresh += bytes;
+            }
+            plan.parts.push((at..at + bytes, source));
+            at += bytes;
+        }
+    }
+
+    /// Where the device must give memory anyway, and the hole goes on beyond the room, takes a whole unit,
+    /// so that one access call does for several requests.
+    fn grow_ahead(&self, plan: &mut Plan, hole: &Range<u64>, means: &Means) {
+        let Some(last) = plan.backed.last_mut() else { return };
+        let allowed = means.cap.saturating_sub(self.reserved() + plan.fresh);
+        let next = self.pieces.places_in(last.end..hole.end).next();
+        let room = next.map_or(hole.end, |(address, _)| address) - last.end;
+        let missing = plan.fresh.next_multiple_of(means.unit) - plan.fresh;
+        let mut more = missing.min(allowed).min(room) / means.granularity * means.granularity;
+        while more > 0 {
+            let bytes = means.granule.min(more);
+            plan.parts.push((last.end..last.end + bytes, Source::Device));
+            (last.end, plan.fresh, more) = (last.end + bytes, plan.fresh + bytes, more - bytes);
+        }
+    }
+
+    /// A room of this size with nothing mapped in it.
+    pub(super) fn find_vacant(&self, bytes: u64) -> Option<Room> {
+        self.heap.holes(bytes).find_map(|hole| {
+            let mut at = hole.start;
+            for (address, place) in self.pieces.places_in(hole.clone()) {
+                if address - at >= bytes {
+                    break;
+                }
+                at = place.end;
+            }
+            (hole.end - at >= bytes).then(|| self.heap.room_in(hole.start, at, bytes))
+        })
+    }
+
+    /// Does of a plan what needs no driver call: claims the room, and takes the pieces.
+    pub(super) fn begin_growth(&mut self, plan: Plan) -> Backing<B::Granule> {
+        let Plan { room, backed, parts, moved, stale, fresh } = plan;
+        let claim = self.heap.claim(room, &backed);
+        for range in moved {
+            self.heap.take_memory(&range);
+            self.pieces.deactivate(range.start);
+        }
+        let pieces = &mut self.pieces;
+        let mut part = |(range, source): (Range<u64>, Source)| {
+            let (address, bytes) = (range.start, range.end - range.start);
+            let (mut piece, mut granule, mut mapped, mut access) = (None, None, false, false);
+            match source {
+                Source::Here(own) => {
+                    pieces.unpark(own);
+                    (piece, mapped, access) = (Some(own), true, pieces.place(address).access);
+                }
+                Source::Elsewhere(own) => {
+                    pieces.unpark(own);
+                    (piece, granule) = (Some(own), Some(pieces.take_granule(own)));
+                }
+                Source::Device => {}
+            }
+            Part { address, bytes, piece, granule, mapped, access }
+        };
+        let mut parts: Vec<_> = parts.into_iter().map(&mut part).collect();
+        parts.sort_unstable_by_key(|part| part.address);
+        let stale = stale
+            .into_iter()
+            .map(|address| {
+                let place = self.pieces.begin_unmapping(address);
+                Stale { address, place, unmapped: false }
+            })
+            .collect();
+        self.claimed += fresh;
+        Backing { claim, parts, stale, fresh }
+    }
+
+    /// The driver calls for a claimed room are over: keeps what they did. Gives the claim back, which is
+    /// to be finished if all of it has memory now, and undone otherwise.
+    pub(super) fn end_growth(&mut self, backing: Backing<B::Granule>, complete: bool) -> Claim {
+        let Backing { claim, parts, stale, fresh } = backing;
+        self.claimed -= fresh;
+        for Stale { address, place, unmapped } in stale {
+            self.pieces.end_unmapping(address, place, unmapped);
+        }
+        for part in parts {
+            let here = part.piece.is_some() && part.granule.is_none();
+            let piece = match (part.piece, part.granule) {
+                (Some(piece), Some(granule)) => {
+                    self.pieces.put_granule(piece, granule);
+                    piece
+                }
+                (Some(piece), None) => piece,
+                (None, Some(granule)) => self.pieces.add(granule, part.bytes),
+                (None, None) => continue,
+            };
+            match (here, part.mapped) {
+                (true, _) => self.pieces.set_access(part.address, part.access),
+                (false, true) => self.pieces.add_place(piece, part.address, part.access),
+                (false, false) => {}
+            }
+            if complete {
+                self.pieces.activate(piece, part.address);
+            } else {
+                self.pieces.park(piece);
+            }
+        }
+        claim
+    }
+}
