@@ -26,6 +26,12 @@ pub struct Pool {
     pub(crate) is_default: bool,
 }
 
+// C code calls with one pool on any threads.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<Pool>();
+};
+
 impl Pool {
     /// # Safety
     ///

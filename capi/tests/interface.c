@@ -255,6 +255,30 @@ static void streams(void) {
     EXPECT(STREAMPOOL_IN_USE, streampool_destroy(pool));
 }
 
+/* Streams that come and go, as those of a program that makes one for each request. */
+static void many_streams(void) {
+    make_current(primary_context(0));
+    streampool_pool *pool = small_pool(64 * MIB);
+    void *alive[16] = {NULL};
+    for (int round = 0; round < 4000; round++) {
+        void **place = &alive[round % 16];
+        if (*place != NULL) {
+            MUST(streampool_retire_stream(pool, *place));
+            destroy_stream(*place);
+        }
+        *place = new_stream();
+        for (int i = 1; i < 4; i++) {
+            void *buffer = allocate(pool, (size_t)i * 300 * KIB, *place);
+            MUST(streampool_use_on(pool, buffer, alive[round * 7 % 16] ? alive[round * 7 % 16] : *place));
+            MUST(streampool_free(pool, buffer));
+        }
+    }
+    CHECK(stats_of(pool).streams == 16 && stats_of(pool).live == 0);
+    /* Those that are left go with the pool, and may be destroyed then. */
+    MUST(streampool_destroy(pool));
+    for (int i = 0; i < 16; i++) destroy_stream(alive[i]);
+}
+
 static void scopes(void) {
     make_current(primary_context(0));
     void *stream = new_stream(), *all[100];
@@ -463,6 +487,7 @@ int main(int argc, char **argv) {
     } parts[] = {
         {"about", about},       {"options", options},   {"buffers", buffers}, {"pressure", pressure},
         {"streams", streams},   {"scopes", scopes},     {"accounts", accounts}, {"contexts", contexts},
+        {"many_streams", many_streams},
         {"defaults", defaults}, {"no_driver", no_driver}, {"lost", lost},     {"exiting", exiting},
     };
     size_t number = sizeof parts / sizeof parts[0];
