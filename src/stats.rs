@@ -57,8 +57,13 @@ pub struct Stats {
     pub early_steals: u64,
     /// Misses served by a wait on what another stream had queued.
     pub late_steals: u64,
-    /// Misses served by taking memory from the device.
+    /// Misses served by taking memory from the device, or by free memory from behind other addresses.
     pub growths: u64,
+    /// Granules of free memory that were mapped at a further address, where they were wanted.
+    pub remapped: u64,
+    /// Granules of free memory that were of use again at an address where they still were mapped: that
+    /// takes no driver call.
+    pub revived: u64,
     /// Misses that had to climb the out-of-memory ladder.
     pub ladders: u64,
     /// Errors that no `Result` could tell.

@@ -54,6 +54,10 @@ coverage! {
     late_steals,
     /// Allocations by growth.
     growths,
+    /// Free granules mapped at a further address.
+    remapped,
+    /// Free granules of use again where they still were mapped.
+    revived,
     /// Allocations that climbed the out-of-memory ladder.
     ladders,
     /// Of them, those that were served.

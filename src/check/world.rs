@@ -296,5 +296,7 @@ fn count_steps(coverage: &mut Coverage, before: &Stats, now: &Stats) {
     coverage.early_steals += now.early_steals - before.early_steals;
     coverage.late_steals += now.late_steals - before.late_steals;
     coverage.growths += now.growths - before.growths;
+    coverage.remapped += now.remapped - before.remapped;
+    coverage.revived += now.revived - before.revived;
     coverage.ladders += now.ladders - before.ladders;
 }

@@ -43,6 +43,9 @@ pub(super) struct Central<B: Backend> {
     pub(super) claimed: u64,
     /// Pieces that a thread is giving back, in bytes.
     pub(super) returning: u64,
+    /// Pieces that were mapped at a further address, and those that were of use again at an old one.
+    pub(super) remapped: u64,
+    pub(super) revived: u64,
     /// Streams that are marked and whose last event another thread is about to publish: until then
     /// nobody can wait for what they hold.
     pub(super) leaving: u64,
@@ -74,6 +77,8 @@ impl<B: Backend> Central<B> {
             taking: 0,
             claimed: 0,
             returning: 0,
+            remapped: 0,
+            revived: 0,
             leaving: 0,
             returns: 0,
             past: Past::default(),
@@ -138,11 +143,9 @@ impl<B: Backend> Central<B> {
         self.peak_reserved = self.taken();
     }
 
-    /// Notes how much is in use, with `more` that is about to be, and says the most that has been seen.
-    pub(super) fn see_in_use(&mut self, streams: &[Arc<StreamCore<B>>], more: u64) -> u64 {
-        let in_use: u64 = streams.iter().map(|core| core.state.lock().in_use()).sum();
-        self.peak_in_use = self.peak_in_use.max(in_use + more);
-        self.peak_in_use
+    /// How much is in use, in bytes: in buffers of these streams.
+    pub(super) fn in_use(&self, streams: &[Arc<StreamCore<B>>]) -> u64 {
+        streams.iter().map(|core| core.state.lock().in_use()).sum()
     }
 
     fn taken(&self) -> u64 {
@@ -276,6 +279,8 @@ impl<B: Backend> Central<B> {
             in_transit: self.in_transit(),
             quarantined: bytes.quarantined,
             granules: self.pieces.count() as u64,
+            remapped: self.remapped,
+            revived: self.revived,
             hits: self.past.hits,
             misses: self.past.misses,
             ..Stats::default()

@@ -81,6 +81,10 @@ impl<B: Backend> PoolCore<B> {
         };
         if block.is_some() {
             self.exhausted.store(false, host::Ordering::Relaxed);
+            let streams = self.streams();
+            let mut central = self.central.lock();
+            let peak = central.in_use(&streams) + miss.size.bytes;
+            central.peak_in_use = central.peak_in_use.max(peak);
         }
         block
     }
@@ -94,7 +98,7 @@ impl<B: Backend> PoolCore<B> {
     /// The most that may be reserved, by a mark.
     fn cap(
         &self,
-        central: &mut Central<B>,
+        central: &Central<B>,
         streams: &[Arc<StreamCore<B>>],
         (bytes, mark): (u64, Mark),
     ) -> u64 {
@@ -104,7 +108,7 @@ impl<B: Backend> PoolCore<B> {
             Mark::Floor => floor,
             Mark::Limit => limit,
             Mark::SoftTarget => {
-                let wanted = central.see_in_use(streams, bytes);
+                let wanted = central.peak_in_use.max(central.in_use(streams) + bytes);
                 let target = self.config.soft_target.unwrap_or(wanted + wanted / SOFT_SLACK);
                 target.max(floor).min(limit)
             }
@@ -210,7 +214,7 @@ impl<B: Backend> PoolCore<B> {
         let streams = self.streams();
         let taking = {
             let mut central = self.central.lock();
-            let cap = self.cap(&mut central, &streams, (bytes, mark));
+            let cap = self.cap(&central, &streams, (bytes, mark));
             let reserved = central.reserved();
             if reserved.saturating_add(least) > cap {
                 miss.over_limit |= mark == Mark::Limit;

@@ -17,14 +17,15 @@ impl<B: Backend> PoolCore<B> {
         let central = &mut *central;
         central.returns += 1;
         let claim = central.end_growth(backing, backed.is_ok());
-        central.see_reserved();
-        match backed {
+        let block = match backed {
             Ok(()) => Ok(central.heap.finish_claim(claim, &central.timelines)),
             Err(error) => {
                 central.heap.undo_claim(claim, &central.timelines);
                 Err(error)
             }
-        }
+        };
+        central.see_reserved();
+        block
     }
 
     /// Notes in the parts what has succeeded.
@@ -33,13 +34,13 @@ impl<B: Backend> PoolCore<B> {
             let create = |own: &B| own.create_granule(part.bytes);
             part.granule = Some(self.driver.memory("create a granule", create)?);
         }
-        for stale in &mut backing.stale {
-            let (address, bytes) = (stale.address, stale.place.end - stale.address);
-            // SAFETY: the place is one whole mapped granule. It is dormant: its last use has completed,
-            // because only clean memory leaves a place, and nobody has got these addresses since.
+        for run in backing.stale.chunk_by_mut(|left, right| left.place.end == right.address) {
+            let (address, bytes) = (run[0].address, run[run.len() - 1].place.end - run[0].address);
+            // SAFETY: the places are whole mapped granules side by side. They are dormant: their last use
+            // has completed, because only clean memory leaves a place, and nobody has got them since.
             let unmap = |own: &B| unsafe { own.unmap(address, bytes) };
             self.driver.memory("unmap granules", unmap)?;
-            stale.unmapped = true;
+            run.iter_mut().for_each(|stale| stale.unmapped = true);
         }
         for part in backing.parts.iter_mut().filter(|part| !part.mapped) {
             let granule = part.granule.as_ref().expect("what is mapped elsewhere is at hand");

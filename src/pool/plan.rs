@@ -357,6 +357,8 @@ impl<B: Backend> Central<B> {
             }
             if complete {
                 self.pieces.activate(piece, part.address);
+                self.revived += u64::from(here);
+                self.remapped += u64::from(part.piece.is_some() && !here);
             } else {
                 self.pieces.park(piece);
             }

@@ -10,6 +10,7 @@ mod end;
 mod errors;
 mod memory;
 mod ordering;
+mod remap;
 mod scope;
 mod scope_interleaved;
 mod scope_reports;

@@ -522,7 +522,7 @@ fn h16_beside_a_stalled_stream_others_reuse_all_of_their_own() {
             assert_eq!(calls.stream_waits + calls.synchronizes(), 0, "round {round}");
             drop(mine);
             if round % 2 == 0 {
-                lab.hold(&c, 2 * MIB).write(&c);
+                lab.hold(&c, MIB).write(&c);
             }
         }
         assert_eq!(lab.stats().reserved, reserved, "the others grew");

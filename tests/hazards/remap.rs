@@ -1,0 +1,198 @@
+//! Free memory behind other addresses: a request that no free block fits is served by mapping what is
+//! free elsewhere at a further address.
+
+use streampool::sim::{Call, FaultPlan, Kernel, SimConfig, SimDevice};
+use streampool::{Growth, Reuse};
+
+use super::common::*;
+
+fn virtually() -> Setup {
+    Setup { growth: Growth::Virtual }
+}
+
+/// Eight blocks of which every second one is kept, under a limit that forbids an eleventh.
+fn in_pieces(lab: &Lab, stream: &Stream) -> Vec<Held> {
+    let mut blocks: Vec<Held> = (0..8).map(|_| lab.hold(stream, BLOCK)).collect();
+    blocks.iter().for_each(|own| own.write(stream));
+    let kept = (0..4).map(|n| blocks.remove(n)).collect();
+    drop(blocks);
+    stream.synchronize().unwrap();
+    kept
+}
+
+#[test]
+fn m4_what_is_free_in_pieces_serves_a_large_request_and_what_lies_between_survives() {
+    let lab = virtually().lab_of(8 * BLOCK);
+    let [a, b] = lab.streams();
+    let kept = in_pieces(&lab, &a);
+    let stamps: Vec<_> = kept.iter().map(|own| lab.device.read_stamp(own.at())).collect();
+    let (large, calls) = lab.calls_of(|| lab.hold(&b, 4 * BLOCK));
+    // Two granules a block, which stay where they were as well; the last block lies before a hole, and is
+    // used in its place.
+    assert_eq!((calls.maps, calls.set_accesses), (6, 1));
+    assert_eq!(calls.granule_creates + calls.unmaps + calls.synchronizes(), 0);
+    assert_eq!((lab.stats().remapped, lab.stats().revived), (6, 0));
+    assert_eq!(lab.device.mapped_bytes(), 11 * BLOCK);
+    assert_eq!((lab.device.memory_in_use(), lab.stats().reserved), (8 * BLOCK, 8 * BLOCK));
+    large.write(&b);
+    lab.let_run();
+    let after: Vec<_> = kept.iter().map(|own| lab.device.read_stamp(own.at())).collect();
+    assert_eq!(stamps, after);
+    kept.iter().for_each(|own| own.read(&a));
+    drop((kept, large));
+    a.synchronize().unwrap();
+    b.synchronize().unwrap();
+    assert_eq!(lab.pool.trim(0).unwrap(), 8 * BLOCK);
+    assert_eq!((lab.device.mapped_bytes(), lab.device.live_granules()), (0, 0));
+    drop((a, b));
+    lab.pool.close().unwrap();
+    assert_eq!(lab.device.counts().range_reserves, lab.device.counts().range_releases);
+}
+
+#[test]
+fn m4_a_program_that_goes_round_in_a_circle_maps_nothing_in_the_second_round() {
+    let lab = virtually().lab_of(8 * BLOCK);
+    let a = lab.stream();
+    let round = || {
+        let kept = in_pieces(&lab, &a);
+        let large = lab.hold(&a, 4 * BLOCK);
+        large.write(&a);
+        drop((kept, large));
+        a.synchronize().unwrap();
+        // Once all of it in one piece, so that every round begins with the same layout.
+        lab.hold(&a, 8 * BLOCK).write(&a);
+        a.synchronize().unwrap();
+    };
+    round();
+    for _ in 0..10 {
+        let ((), calls) = lab.calls_of(round);
+        assert_eq!(calls.mapping_calls(), 0, "{calls:?}");
+    }
+    let stats = lab.stats();
+    assert!(stats.remapped <= 8 && stats.revived >= 10 * 12, "{stats:?}");
+}
+
+#[test]
+fn m4_memory_is_moved_only_when_the_host_has_seen_its_last_use_finish() {
+    for reuse in [Reuse::Balanced, Reuse::Memory, Reuse::Speed] {
+        let lab =
+            virtually().lab_with(|builder| builder.limit(8 * BLOCK).late_waits(false).reuse(reuse));
+        let [a, b] = lab.streams();
+        let mut blocks: Vec<Held> = (0..8).map(|_| lab.hold(&a, BLOCK)).collect();
+        let gate = lab.device.gate();
+        launch(&lab.device, a.raw(), Kernel::new().after(&gate));
+        blocks.iter().for_each(|own| own.write(&a));
+        let kept: Vec<Held> = (0..4).map(|n| blocks.remove(n)).collect();
+        drop(blocks);
+        assert!(lab.try_hold(&b, 4 * BLOCK).unwrap_err().is_over_limit());
+        assert_eq!(lab.stats().remapped, 0);
+        gate.open();
+        lab.let_run();
+        lab.hold(&b, 4 * BLOCK).write(&b);
+        assert_eq!(lab.stats().remapped, 6, "{reuse:?}");
+        drop(kept);
+    }
+}
+
+#[test]
+fn m4_a_use_by_the_old_address_is_a_hazard() {
+    let lab = virtually().lab_of(8 * BLOCK).unwatched();
+    let [a, b] = lab.streams();
+    let mut blocks: Vec<Held> = (0..8).map(|_| lab.hold(&a, BLOCK)).collect();
+    let old = blocks[1].at();
+    let kept: Vec<Held> = (0..4).map(|n| blocks.remove(n)).collect();
+    drop(blocks);
+    let large = lab.hold(&b, 4 * BLOCK);
+    large.write(&b);
+    launch(&lab.device, a.raw(), Kernel::new().writes(old, 64));
+    assert!(!lab.device.take_hazards().is_empty(), "a stale address was written to, unnoticed");
+    drop((kept, large));
+}
+
+#[test]
+fn m4_a_dormant_place_is_unmapped_only_when_its_addresses_are_wanted_for_other_memory() {
+    let lab = virtually().lab_of(8 * BLOCK);
+    let [a, b] = lab.streams();
+    let kept = in_pieces(&lab, &a);
+    let large = lab.hold(&b, 4 * BLOCK);
+    large.write_long(&b);
+    // Free are the blocks between the old places of what `large` has; three of them in a row need one of
+    // those addresses, whose two granules are in use elsewhere. That costs less than three new ones.
+    drop(kept);
+    a.synchronize().unwrap();
+    let (second, calls) = lab.calls_of(|| lab.hold(&a, 3 * BLOCK));
+    assert_eq!((calls.unmaps, calls.maps, calls.set_accesses), (1, 2, 1));
+    assert_eq!(calls.granule_creates + calls.synchronizes(), 0);
+    second.write(&a);
+    large.read(&b);
+    assert_eq!(lab.device.memory_in_use(), 8 * BLOCK);
+}
+
+#[test]
+fn h61_whatever_driver_call_of_a_remapping_fails_nothing_is_lost() {
+    for verb in [Call::Map, Call::SetAccess, Call::Unmap, Call::CreateGranule] {
+        for nth in 1..=12 {
+            let lab = virtually().lab_of(8 * BLOCK);
+            let [a, b] = lab.streams();
+            let kept = in_pieces(&lab, &a);
+            drop(lab.hold(&b, 3 * BLOCK));
+            b.synchronize().unwrap();
+            lab.device.inject(FaultPlan::new(verb).nth(nth));
+            // With the fault or without: served, or an error that says so.
+            for blocks in [4, 2, 3] {
+                match lab.try_hold(&b, blocks * BLOCK) {
+                    Ok(own) => own.write(&b),
+                    Err(error) => assert!(error.is_out_of_memory(), "{error}"),
+                }
+                b.synchronize().unwrap();
+                lab.accounts_match();
+            }
+            lab.device.clear_faults();
+            lab.hold(&b, 4 * BLOCK).write(&b);
+            kept.iter().for_each(|own| own.read(&a));
+            drop(kept);
+            lab.let_run();
+            lab.hold(&b, 8 * BLOCK).write(&b);
+            assert!(lab.device.memory_peak() <= 8 * BLOCK, "{verb} {nth}");
+            b.synchronize().unwrap();
+            lab.pool.trim(0).unwrap();
+            assert_eq!((lab.device.live_granules(), lab.device.mapped_bytes()), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn m4_when_the_device_is_full_memory_that_is_free_elsewhere_does() {
+    let config = SimConfig { memory_bytes: 8 * BLOCK, ..SimConfig::default() };
+    let lab = virtually().lab_on(SimDevice::new(config), |builder| builder.floor(0));
+    let [a, b] = lab.streams();
+    let kept = in_pieces(&lab, &a);
+    let (large, calls) = lab.calls_of(|| lab.hold(&b, 4 * BLOCK));
+    assert_eq!((calls.granule_creates, calls.granule_destroys, calls.maps), (0, 0, 6));
+    large.write(&b);
+    kept.iter().for_each(|own| own.read(&a));
+}
+
+#[test]
+fn m4_allocate_synchronize_drop_never_goes_to_the_driver_for_memory_after_the_first_rounds() {
+    in_both_kinds(|setup| {
+        let lab = setup.lab();
+        let streams: [Stream; 4] = lab.streams();
+        let mut random = Random(7);
+        let sizes: Vec<u64> = (0..40).map(|_| 256 << random.below(18)).collect();
+        let round = || {
+            for (n, bytes) in sizes.iter().enumerate() {
+                let own = lab.hold(&streams[n % 4], *bytes);
+                own.write(&streams[n % 4]);
+                streams[n % 4].synchronize().unwrap();
+            }
+        };
+        for _ in 0..3 {
+            round();
+        }
+        for _ in 0..10 {
+            let ((), calls) = lab.calls_of(round);
+            assert_eq!(calls.mapping_calls(), 0, "{calls:?}");
+        }
+    });
+}
