@@ -73,6 +73,14 @@ for name in clear_pool replay ntt; do
 done
 ((${#examples[@]} == 0)) || build example cuda build --release "${examples[@]}" | collect examples
 
+# The C library, and the programs in Python that run real clients on it.
+mkdir -p "$bundle/clients"
+library=$(cargo build --release -p streampool-capi --message-format json-render-diagnostics |
+    sed -n 's/.*"\([^"]*\/libstreampool\.so\)".*/\1/p' | tail -1)
+strip -o "$bundle/clients/libstreampool.so" "$library"
+cp capi/examples/*.py capi/include/streampool.h capi/examples/rmm_style.cpp "$bundle/clients/"
+(cd "$bundle" && printf '%s\n' clients/*)
+
 shopt -s nullglob
 for trace in traces/*.csv traces/*.csv.gz examples/traces/*.csv examples/traces/*.csv.gz \
     tests/traces/*.csv tests/traces/*.csv.gz "$@"; do
@@ -93,7 +101,8 @@ chmod +x "$bundle/run.sh"
     echo "built=$(date -u +%Y-%m-%dT%H:%M:%SZ)"
 } >"$bundle/versions"
 
-for needed in bench/gpu tests/cuda_gpu run.sh; do
+chmod +x "$bundle"/clients/*.py
+for needed in bench/gpu tests/cuda_gpu clients/libstreampool.so clients/pytorch_gpt.py run.sh; do
     [[ -x $bundle/$needed ]] || { echo "$needed is missing" >&2; exit 1; }
 done
 size=$(du -sm "$bundle" | cut -f1)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs what scripts/bundle.sh gathered, on a machine with an NVIDIA driver; nothing else is needed.
+# Runs what scripts/bundle.sh gathered, on a machine with an NVIDIA driver; nothing else is needed, but for
+# `clients`: Python 3 with PyTorch and with CuPy. A client that is not there is said, and is no failure.
 #
-# usage: run.sh [--quick] [REPORT-FOLDER] [tests|bench|examples]...
+# usage: run.sh [--quick] [REPORT-FOLDER] [tests|bench|examples|clients]...
 #
 # The report (./report by default) is report.txt, with everything that was printed, and results.jsonl:
 # a line on the machine, the JSON lines of the benchmarks and examples, and a line for each command
@@ -17,9 +18,9 @@ folder=
 parts=()
 for word in "$@"; do
     case $word in
-        tests | bench | examples) parts+=("$word") ;;
+        tests | bench | examples | clients) parts+=("$word") ;;
         --quick) quick=(--quick) ;;
-        -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
         -*) echo "run.sh: no option $word" >&2; exit 2 ;;
         *)
             [[ -z $folder ]] || { echo "run.sh: one folder, not $folder and $word" >&2; exit 2; }
@@ -27,7 +28,7 @@ for word in "$@"; do
             ;;
     esac
 done
-((${#parts[@]})) || parts=(tests bench examples)
+((${#parts[@]})) || parts=(tests bench examples clients)
 folder=${folder:-./report}
 mkdir -p "$folder" || exit 2
 folder=$(cd "$folder" && pwd)
@@ -88,6 +89,10 @@ if wants examples; then
         add 60 examples/replay --backend cuda --json "traces/$(basename "$trace")"
     done
 fi
+if wants clients; then
+    add 420 clients/pytorch_gpt.py --lib clients/libstreampool.so --timeout 100
+    add 240 clients/cupy_arrays.py --lib clients/libstreampool.so
+fi
 ((${#plan[@]})) || { echo "run.sh: nothing to run for ${parts[*]}" >&2; exit 2; }
 
 quote() { # TEXT, as a JSON string
@@ -131,12 +136,15 @@ for entry in "${plan[@]}"; do
     IFS=$'\t' read -r -a words <<<"$entry"
     limit=${words[0]}
     words=("${words[@]:1}")
+    # The programs in Python are run by whichever Python has the packages.
+    starter=("./${words[0]}")
+    [[ ${words[0]} == *.py ]] && starter=("${PYTHON:-python3}" -B "${words[0]}")
     printf '\n== %s\n' "${words[*]}" | tee -a "$report"
     begun=$SECONDS
     # More queues of the hardware: streams that share one are in order whatever a pool does.
     queues=()
     [[ ${words[0]} == tests/* ]] && queues=(CUDA_DEVICE_MAX_CONNECTIONS=32)
-    env "${queues[@]}" timeout --kill-after=5 "$limit" "./${words[0]}" "${words[@]:1}" </dev/null >"$folder/output" 2>&1
+    env "${queues[@]}" timeout --kill-after=5 "$limit" "${starter[@]}" "${words[@]:1}" </dev/null >"$folder/output" 2>&1
     code=$?
     took=$((SECONDS - begun))
     cat "$folder/output" >>"$report"
@@ -144,7 +152,9 @@ for entry in "${plan[@]}"; do
     grep -E '^\{.*\}$' "$folder/output" | tee -a "$results"
     outcome="exit status $code after $took s"
     if ((code == 124 || code == 137)); then outcome="stopped at its limit of $limit s"; fi
-    if ((code != 0)); then
+    if ((code == 2)) && grep '^NOTHING WAS RUN' "$folder/output"; then
+        outcome="not run: no failure"
+    elif ((code != 0)); then
         failed=$((failed + 1))
         # What went wrong, where it is looked for first.
         grep -vE '^\{.*\}$' "$folder/output" | tail -n 40

@@ -101,6 +101,28 @@ impl<B: Backend> PoolStream<B> {
         self.alloc_rounded(len, align.max(GRAIN))
     }
 
+    /// Allocates only where that is a hit: from the stream's own list, with no driver call, and no lock
+    /// but the stream's. `None`, with nothing changed, where [`alloc`](Self::alloc) would have more to do,
+    /// and for zero bytes.
+    ///
+    /// ```
+    /// # use streampool::{StreamPool, sim::SimDevice};
+    /// # let device = SimDevice::new(1);
+    /// # let stream = StreamPool::new(device.clone()).stream(device.create_stream())?;
+    /// assert!(stream.alloc_hit(4096).is_none());
+    /// drop(stream.alloc(4096)?);
+    /// assert!(stream.alloc_hit(4096).is_some());
+    /// # Ok::<(), streampool::Error>(())
+    /// ```
+    #[inline]
+    pub fn alloc_hit(&self, len: usize) -> Option<Buffer<B>> {
+        if len == 0 {
+            return None;
+        }
+        let len = len as u64;
+        self.core.hit(size_class::round(len)?, GRAIN, len)
+    }
+
     #[inline]
     fn alloc_rounded(&self, len: usize, align: u64) -> Result<Buffer<B>, Error> {
         let len = len as u64;

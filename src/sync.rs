@@ -38,8 +38,10 @@ pub(crate) use spin::SpinLock;
 
 /// What stays the standard library's in every build.
 pub(crate) mod host {
+    #[cfg(feature = "sim")]
+    pub(crate) use std::sync::Condvar;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
+    pub(crate) use std::sync::{Mutex, MutexGuard, OnceLock};
 }
 
 /// A lock for short sections: parking_lot's, or loom's in a model.
@@ -158,12 +160,14 @@ pub(crate) fn pause_thread(micros: u64) {
 
 /// A point at which the order of driver calls on different threads matters. Under loom each
 /// [`reach`](Self::reach) is one read-modify-write, where the model may switch threads.
+#[cfg(any(feature = "sim", loom))]
 #[derive(Debug, Default)]
 pub(crate) struct CallPoint {
     #[cfg(loom)]
     calls: loom::sync::atomic::AtomicUsize,
 }
 
+#[cfg(any(feature = "sim", loom))]
 impl CallPoint {
     /// Passes the point.
     #[inline]

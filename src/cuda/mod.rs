@@ -70,6 +70,7 @@
 //! your program does, on its own cudarc dependency, or by a feature of the same name here.
 
 mod alloc;
+mod borrow;
 mod lend;
 mod order;
 mod slice;

@@ -106,6 +106,16 @@ impl<B: Backend> Driver<B> {
         self.backend.identify(stream).map_err(|error| self.sort("identify a stream", error))
     }
 
+    /// Makes a handle of a stream that other code owns.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn wrap_stream<T>(
+        &self,
+        wrap: impl FnOnce(&B) -> Result<T, B::Error>,
+    ) -> Result<T, Error> {
+        assert_no_lock_held();
+        wrap(&self.backend).map_err(|error| self.sort("identify a stream", error))
+    }
+
     /// Gives the device of another driver access to this one's memory.
     pub(crate) fn allow_peer(&self, peer: &Driver<B>) -> Result<(), Error> {
         self.memory("give a peer access", |own| own.allow_peer(&peer.backend))

@@ -121,6 +121,11 @@ impl Driver {
         handle
     }
 
+    /// Whether somebody has retained the device's primary context.
+    pub(crate) fn has_primary(&self, device: usize) -> bool {
+        self.contexts.contains_key(&(PRIMARY + device * 0x1000))
+    }
+
     pub(crate) fn release_primary(&mut self, device: usize) -> Outcome {
         let handle = PRIMARY + device * 0x1000;
         let context = self.contexts.get_mut(&handle).ok_or(Code::INVALID_CONTEXT)?;

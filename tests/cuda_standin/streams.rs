@@ -79,3 +79,56 @@ fn events_are_asked_and_waited_for() {
         assert!(backend.query(&event).unwrap());
     });
 }
+
+#[test]
+fn a_current_context_is_found_again_whoever_made_it() {
+    standin().with("STANDIN_DEVICES", 2).run(|standin| {
+        // SAFETY: sound because the context made below outlives its backend.
+        let current = || unsafe { CudaBackend::of_current_context() };
+        assert_eq!(current().unwrap_err().call(), "cuCtxGetCurrent");
+        let primary = CudaContext::new(1).unwrap();
+        let (own, found) = (CudaBackend::new(&primary).unwrap(), current().unwrap());
+        assert_eq!(found.context_id(), own.context_id());
+        assert_eq!(standin.current_context(), primary.cu_ctx().addr());
+        // The device's primary context is not made only to be compared.
+        let mut made = ptr::null_mut();
+        // SAFETY: sound because the pointer is to a local of the right type.
+        let code = unsafe { sys::cuCtxCreate_v4(&mut made, ptr::null_mut(), 0, 0) };
+        assert_eq!(code, Code::CUDA_SUCCESS);
+        standin.reset();
+        let backend = current().unwrap();
+        assert_eq!(standin.count("cuDevicePrimaryCtxRetain"), 0);
+        assert_eq!(backend.context().cu_ctx(), made);
+        // Beside a primary context too it is found, and stays its owner's.
+        let beside = CudaBackend::open(0).unwrap();
+        let second = current().unwrap();
+        assert_eq!(second.context_id(), backend.context_id());
+        assert_ne!(second.context_id(), beside.context_id());
+        drop((backend, second));
+        assert_eq!(standin.count("cuCtxDestroy_v2"), 0);
+        assert_eq!(standin.current_context(), made.addr());
+    });
+}
+
+#[test]
+fn a_borrowed_stream_is_its_owners() {
+    standin().with("STANDIN_DEVICES", 2).run(|standin| {
+        let (backend, other) = (CudaBackend::open(0).unwrap(), CudaBackend::open(1).unwrap());
+        let stream = backend.context().new_stream().unwrap();
+        let foreign = other.context().new_stream().unwrap();
+        // SAFETY: sound because the streams live to the end of this body.
+        let borrow = |handle| unsafe { backend.borrow_stream(handle) };
+        let borrowed = borrow(stream.cu_stream()).unwrap().unwrap();
+        assert_eq!(backend.identify(&borrowed), backend.identify(&stream));
+        assert!(borrow(foreign.cu_stream()).unwrap().is_none());
+        let legacy = borrow(ptr::null_mut()).unwrap().unwrap();
+        assert_eq!(backend.identify(&legacy).unwrap().kind, StreamKind::Legacy);
+        let per_thread = borrow(ptr::without_provenance_mut(2)).unwrap().unwrap();
+        assert_eq!(backend.identify(&per_thread).unwrap().kind, StreamKind::PerThread);
+        drop((borrowed, legacy, per_thread));
+        assert_eq!(standin.count("cuStreamDestroy_v2"), 0);
+        stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+        let error = borrow(stream.cu_stream()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Capture);
+    });
+}

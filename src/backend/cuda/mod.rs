@@ -22,6 +22,7 @@
 //! # }
 //! ```
 
+mod borrow;
 mod context_number;
 mod error;
 mod exit;

@@ -24,6 +24,19 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> u32 {
     })
 }
 
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxGetState(
+    device: c_int,
+    flags: Out<c_uint>,
+    active: Out<c_int>,
+) -> u32 {
+    call("cuDevicePrimaryCtxGetState").run(|driver| {
+        let device = driver.device(device)?;
+        flags.put(0)?;
+        active.put(driver.has_primary(device) as c_int)
+    })
+}
+
 /// Makes a context and makes it current.
 fn create(driver: &mut Driver, context: Out<usize>, device: c_int) -> Outcome {
     let device = driver.device(device)?;
