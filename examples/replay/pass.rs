@@ -8,6 +8,7 @@ use streampool::{Buffer, PoolStream, Stats, StreamPool};
 
 use super::common::cli::{Failure, Outcome};
 use super::common::device::{Access, Counts, Device, Launch};
+use super::curves::{Curves, Size};
 use super::options::{Kernels, Options};
 use super::trace::{Operation, Trace};
 
@@ -36,13 +37,15 @@ pub(crate) struct Program<'a, D: Device> {
     slots: Vec<Option<Buffer<D::Backend>>>,
     /// The stream of each slot's buffer.
     homes: Vec<usize>,
+    /// How the memory goes, where it is to be drawn.
+    pub(crate) curves: Option<Curves>,
 }
 
 impl<'a, D: Device> Program<'a, D> {
     pub(crate) fn new(options: &Options, trace: &'a Trace, device: &'a D) -> Outcome<Self> {
         let mut builder = StreamPool::builder(device.backend());
         builder = builder.reuse(options.reuse).growth(options.growth);
-        if let Some(limit) = options.limit {
+        if let Some(limit) = options.limit.bytes(trace.peak_live_bytes) {
             builder = builder.limit(limit);
         }
         let pool = builder.build()?;
@@ -52,7 +55,9 @@ impl<'a, D: Device> Program<'a, D> {
         }
         let slots = (0..trace.slots).map(|_| None).collect();
         let homes = vec![0; trace.slots];
-        Ok(Program { kernels: options.kernels, trace, device, pool, streams, slots, homes })
+        let curves = options.plot.as_ref().map(|_| Curves::new(trace.operations.len()));
+        let kernels = options.kernels;
+        Ok(Program { kernels, trace, device, pool, streams, slots, homes, curves })
     }
 
     /// Does all operations, and at the end frees what the trace leaves.
@@ -60,11 +65,12 @@ impl<'a, D: Device> Program<'a, D> {
         let (before, stats) = (self.device.counts(), self.pool.stats());
         let bar = self.progress_bar(name);
         let mut spent = Duration::ZERO;
-        for (index, operations) in self.trace.operations.chunks(STRIDE).enumerate() {
+        let trace = self.trace;
+        for (index, operations) in trace.operations.chunks(STRIDE).enumerate() {
             let first = index * STRIDE;
-            spent += match self.kernels {
-                Kernels::None => self.only_pool(operations, first)?,
-                Kernels::Use => self.with_kernels(operations, first)?,
+            spent += match self.curves.take() {
+                None => self.take(operations, first)?,
+                Some(curves) => self.take_watched(operations, first, curves)?,
             };
             bar.inc(operations.len() as u64);
         }
@@ -74,6 +80,33 @@ impl<'a, D: Device> Program<'a, D> {
         self.free_rest()?;
         let ns_per_op = spent.as_nanos() as f64 / self.trace.operations.len() as f64;
         Ok(Pass { ns_per_op, calls, stats })
+    }
+
+    fn take(&mut self, operations: &[Operation], first: usize) -> Outcome<Duration> {
+        match self.kernels {
+            Kernels::None => self.only_pool(operations, first),
+            Kernels::Use => self.with_kernels(operations, first),
+        }
+    }
+
+    /// One operation at a time, with a look at the memory after each.
+    fn take_watched(
+        &mut self,
+        operations: &[Operation],
+        first: usize,
+        mut curves: Curves,
+    ) -> Outcome<Duration> {
+        let mut spent = Duration::ZERO;
+        for (index, operation) in operations.iter().enumerate() {
+            let (Operation::Allocate { slot, .. } | Operation::Free { slot }) = *operation;
+            let freed = self.slots[slot].as_ref().map(Size::of);
+            spent += self.take(std::slice::from_ref(operation), first + index)?;
+            let allocated = self.slots[slot].as_ref().map(Size::of);
+            curves.change(freed, allocated);
+            curves.look(self.device);
+        }
+        self.curves = Some(curves);
+        Ok(spent)
     }
 
     /// Nothing but the pool's calls, timed together.
@@ -140,6 +173,9 @@ impl<'a, D: Device> Program<'a, D> {
     fn free_rest(&mut self) -> Outcome<()> {
         for slot in 0..self.slots.len() {
             drop(self.end_use(slot)?);
+        }
+        if let Some(curves) = &mut self.curves {
+            curves.end_pass();
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::common::table::Table;
+use super::curves::Curves;
 use super::options::Options;
 use super::pass::Pass;
 
@@ -12,12 +13,16 @@ pub(crate) struct Replayed {
     pub(crate) operations: usize,
     pub(crate) streams: usize,
     pub(crate) peak_live_bytes: u64,
+    /// The most that the pool was allowed to take.
+    pub(crate) limit_bytes: Option<u64>,
     /// The most that was taken from the device in the cold pass, by the device's own account.
     pub(crate) device_peak_bytes: u64,
     pub(crate) cold: Pass,
     pub(crate) warm: Pass,
     pub(crate) hazards: Option<u64>,
     pub(crate) first_hazard: Option<String>,
+    /// How the memory went, where it is to be drawn.
+    pub(crate) curves: Option<Curves>,
 }
 
 impl Replayed {
@@ -33,6 +38,8 @@ pub(crate) fn json(options: &Options, own: &Replayed) -> Value {
         "trace": own.trace,
         "backend": options.backend.as_str(),
         "kernels": options.kernels.as_str(),
+        "reuse": options.reuse_name(),
+        "limit_bytes": own.limit_bytes,
         "operations": own.operations,
         "streams": own.streams,
         "peak_live_bytes": own.peak_live_bytes,
@@ -64,6 +71,9 @@ pub(crate) fn text(options: &Options, own: &Replayed) -> String {
         own.taken_over_live(),
         mib(own.peak_live_bytes),
     );
+    if let Some(limit) = own.limit_bytes {
+        text += &format!("the pool's limit: {:.1} MiB\n", mib(limit));
+    }
     text += &match own.hazards {
         None => "this device cannot tell hazards\n\n".to_owned(),
         Some(count) => format!("hazards (uses that nothing orders): {count}\n\n"),
