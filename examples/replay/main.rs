@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     end("replay", Options::parse(lexopt::Parser::from_env()).and_then(run))
 }
 
-fn run(options: Option<Options>) -> Outcome<()> {
+pub(crate) fn run(options: Option<Options>) -> Outcome<()> {
     let Some(options) = options else {
         print!("{}", options::HELP);
         return Ok(());

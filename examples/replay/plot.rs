@@ -87,7 +87,7 @@ pub(crate) fn draw(title: &str, curves: &Curves) -> Outcome<String> {
 fn draw_on(backend: SVGBackend<'_>, title: &str, curves: &Curves) -> Outcome<()> {
     let highest = curves.points().map(|(_, sample)| sample.reserved.max(sample.in_use)).max();
     // Room for the legend above the curves.
-    let top = mib(highest.unwrap_or(0)).max(1.0) * 1.25;
+    let top = mib(highest.unwrap_or(0)).max(1.0) * 1.4;
     let end = curves.operations * curves.passes.iter().filter(|points| !points.is_empty()).count();
     let area = backend.into_drawing_area();
     area.fill(&WHITE)?;
