@@ -7,14 +7,22 @@ use crate::config::Reuse;
 use crate::error::Error;
 use crate::fault::seeded;
 use crate::heap::BlockId;
-use crate::heap::size_class::Rounded;
+use crate::heap::size_class::{ROUNDED_MAX, Rounded};
 use crate::order::{FreePoint, Moment};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
 
-/// A free block of this size is cut for a much smaller request only when the stream's list has been drained,
-/// so that neighbours there have joined.
+/// A block of this size, which large requests need whole, is cut for a much smaller one only when blocks of
+/// the stream's list that are not far smaller than the request have had a chance to join: in a recorded
+/// training step that takes 1.017 times the memory in use in place of 1.034. To drain all of the list would
+/// take 1.015, and half of the hits.
 const LARGE: u64 = 64 << 20;
+const FAR_SMALLER: u64 = 16;
+
+/// Whether to cut this block for a request of this size would spoil a large block.
+fn cuts_large(block: u64, bytes: u64) -> bool {
+    block >= LARGE && block > 2 * bytes && bytes > ROUNDED_MAX
+}
 
 /// What is wanted, for whom, and what has been met on the way to it.
 pub(super) struct Miss<'a, B: Backend> {
@@ -196,9 +204,9 @@ impl<B: Backend> PoolCore<B> {
             if !drained && central.take_smaller(miss.core, bytes, align, found) {
                 found = central.heap.find_covered(bytes, align, &taker, &central.timelines);
             }
-            if !drained && found.is_some_and(|id| self.cuts_large(central.heap.extent(id).1, bytes))
-            {
-                continue;
+            if !drained && found.is_some_and(|id| cuts_large(central.heap.extent(id).1, bytes)) {
+                central.drain(miss.core, bytes / FAR_SMALLER);
+                found = central.heap.find_covered(bytes, align, &taker, &central.timelines);
             }
             if let Some(id) = found {
                 if seeded!(LockDropped) {
@@ -210,12 +218,6 @@ impl<B: Backend> PoolCore<B> {
         }
         let central = &mut *central;
         central.heap.take_union(bytes, align, &taker, &central.timelines)
-    }
-
-    /// Whether to cut a block of `block` bytes for this request would cut up one of the large ones, which
-    /// large requests need whole.
-    fn cuts_large(&self, block: u64, bytes: u64) -> bool {
-        block >= LARGE && block > 2 * bytes
     }
 
     /// Drains what fits from the other lists, and asks the streams that hold candidates.
