@@ -132,7 +132,7 @@ mod replaying {
         assert!(waits * 20 <= 6488, "{waits} waits in 6488 operations");
         let json = report::json(&options, &replayed);
         assert_eq!(json["device_peak_bytes"], replayed.device_peak_bytes);
-        assert_eq!(json.as_object().map(|object| object.len()), Some(18));
+        assert_eq!(json.as_object().map(|object| object.len()), Some(19));
     }
 
     const START: &str = "# a comment\nt_us,action,ptr,bytes,stream\n0,allocate,a0,512,1\n";
@@ -209,7 +209,10 @@ mod replaying {
         let options = Options { limit: Limit::Bytes(2 << 20), ..Options::default() };
         let outcome = replay(&options, &trace, &Sim::new(options.purpose()));
         let error = outcome.err().expect("4 MiB do not fit into 2").to_string();
-        assert!(error.starts_with("operation 2 of the trace: over the pool's limit"), "{error}");
+        assert!(
+            error.starts_with("cold pass, operation 2 of the trace: over the pool's limit"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -67,6 +67,7 @@ pub(crate) fn replay<D: Device>(options: &Options, trace: &Trace, device: &D) ->
         peak_live_bytes: trace.peak_live_bytes,
         limit_bytes: options.limit.bytes(trace.peak_live_bytes),
         device_peak_bytes,
+        device_peak_bytes_warm: device.memory_peak(),
         cold,
         warm,
         hazards: device.hazards(),

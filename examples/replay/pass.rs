@@ -37,6 +37,8 @@ pub(crate) struct Program<'a, D: Device> {
     slots: Vec<Option<Buffer<D::Backend>>>,
     /// The stream of each slot's buffer.
     homes: Vec<usize>,
+    /// Which pass this is.
+    pass: &'static str,
     /// How the memory goes, where it is to be drawn.
     pub(crate) curves: Option<Curves>,
 }
@@ -57,11 +59,12 @@ impl<'a, D: Device> Program<'a, D> {
         let homes = vec![0; trace.slots];
         let curves = options.plot.as_ref().map(|_| Curves::new(trace.operations.len()));
         let kernels = options.kernels;
-        Ok(Program { kernels, trace, device, pool, streams, slots, homes, curves })
+        Ok(Program { kernels, trace, device, pool, streams, slots, homes, pass: "", curves })
     }
 
     /// Does all operations, and at the end frees what the trace leaves.
-    pub(crate) fn run(&mut self, name: &str) -> Outcome<Pass> {
+    pub(crate) fn run(&mut self, name: &'static str) -> Outcome<Pass> {
+        self.pass = name;
         let (before, stats) = (self.device.counts(), self.pool.stats());
         let bar = self.progress_bar(name);
         let mut spent = Duration::ZERO;
@@ -116,7 +119,8 @@ impl<'a, D: Device> Program<'a, D> {
             match *operation {
                 Operation::Allocate { slot, bytes, stream } => {
                     let buffer = self.streams[stream].alloc(bytes);
-                    self.slots[slot] = Some(buffer.map_err(|error| failed(first + index, error))?);
+                    self.slots[slot] =
+                        Some(buffer.map_err(|error| failed(self.pass, first + index, error))?);
                 }
                 Operation::Free { slot } => drop(self.slots[slot].take()),
             }
@@ -135,7 +139,7 @@ impl<'a, D: Device> Program<'a, D> {
                     let start = Instant::now();
                     let buffer = self.streams[stream].alloc(bytes);
                     spent += start.elapsed().saturating_sub(look);
-                    let buffer = buffer.map_err(|error| failed(first + index, error))?;
+                    let buffer = buffer.map_err(|error| failed(self.pass, first + index, error))?;
                     let (address, bytes) = (buffer.device_ptr(), bytes as u64);
                     self.device.handed_out(self.streams[stream].raw(), address, bytes);
                     self.touch(stream, address, bytes, Access::Write)?;
@@ -205,6 +209,6 @@ fn cost_of_a_look() -> Duration {
     looks.min().unwrap_or_default()
 }
 
-fn failed(index: usize, error: streampool::Error) -> Failure {
-    Failure::Run(format!("operation {} of the trace: {error}", index + 1).into())
+fn failed(pass: &str, index: usize, error: streampool::Error) -> Failure {
+    Failure::Run(format!("{pass} pass, operation {} of the trace: {error}", index + 1).into())
 }

@@ -68,9 +68,10 @@ pub(crate) fn title(options: &Options, own: &Replayed) -> String {
     let limit =
         own.limit_bytes.map_or(String::new(), |bytes| format!(", limit {:.1} MiB", mib(bytes)));
     format!(
-        "{}: {:.3} times the peak of live bytes taken (backend {}, policy {}, kernels: {}{limit})",
+        "{}: {:.3} times the peak of live bytes taken, {:.3} when warm (backend {}, policy {}, kernels: {}{limit})",
         own.trace,
         own.taken_over_live(),
+        own.taken_over_live_warm(),
         options.backend.as_str(),
         options.reuse_name(),
         options.kernels.as_str(),

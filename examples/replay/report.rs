@@ -17,6 +17,8 @@ pub(crate) struct Replayed {
     pub(crate) limit_bytes: Option<u64>,
     /// The most that was taken from the device in the cold pass, by the device's own account.
     pub(crate) device_peak_bytes: u64,
+    /// The same in both passes.
+    pub(crate) device_peak_bytes_warm: u64,
     pub(crate) cold: Pass,
     pub(crate) warm: Pass,
     pub(crate) hazards: Option<u64>,
@@ -28,6 +30,10 @@ pub(crate) struct Replayed {
 impl Replayed {
     pub(crate) fn taken_over_live(&self) -> f64 {
         self.device_peak_bytes as f64 / self.peak_live_bytes as f64
+    }
+
+    pub(crate) fn taken_over_live_warm(&self) -> f64 {
+        self.device_peak_bytes_warm as f64 / self.peak_live_bytes as f64
     }
 }
 
@@ -45,6 +51,7 @@ pub(crate) fn json(options: &Options, own: &Replayed) -> Value {
         "peak_live_bytes": own.peak_live_bytes,
         "device_peak_bytes": own.device_peak_bytes,
         "taken_over_live": own.taken_over_live(),
+        "warm_taken_over_live": own.taken_over_live_warm(),
         "cold_ns_per_op": own.cold.ns_per_op,
         "warm_ns_per_op": own.warm.ns_per_op,
         "mapping_calls": calls.mapping_calls,
@@ -71,6 +78,13 @@ pub(crate) fn text(options: &Options, own: &Replayed) -> String {
         own.taken_over_live(),
         mib(own.peak_live_bytes),
     );
+    if own.device_peak_bytes_warm > own.device_peak_bytes {
+        text += &format!(
+            "in the warm pass {:.1} MiB, {:.3} times\n",
+            mib(own.device_peak_bytes_warm),
+            own.taken_over_live_warm(),
+        );
+    }
     if let Some(limit) = own.limit_bytes {
         text += &format!("the pool's limit: {:.1} MiB\n", mib(limit));
     }

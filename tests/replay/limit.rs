@@ -14,8 +14,8 @@ fn under_the_limit(kernels: Kernels) {
     let replayed = replay(&options, &trace, &device).expect("the trace fits");
     assert_eq!(replayed.hazards, Some(0), "{:?}", replayed.first_hazard);
     assert_eq!(replayed.limit_bytes, Some(714_357_637));
-    let taken = replayed.taken_over_live();
-    assert!((1.0..=RATIO).contains(&taken), "{taken} times the live bytes were taken");
+    let (cold, warm) = (replayed.taken_over_live(), replayed.taken_over_live_warm());
+    assert!(1.0 <= cold && cold <= warm && warm <= RATIO, "{cold}, warm {warm}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! How much memory programs of several kinds take, over what they have alive at most.
 
 use super::made_up::{alternating_phases, graph_network, growing_batch, inference_server};
-use super::replay::common::device::{Device, Sim};
+use super::replay::common::device::Sim;
 use super::replay::options::{Kernels, Limit, Options};
 use super::replay::replay;
 use super::replay::report::Replayed;
@@ -20,10 +20,9 @@ fn taken(trace: &Trace, options: &Options) -> Taken {
     let device = Sim::new(options.purpose());
     let replayed = replay(options, trace, &device).expect("no error");
     assert_eq!(replayed.hazards, Some(0), "{:?}", replayed.first_hazard);
-    let both = device.memory_peak() as f64 / trace.peak_live_bytes as f64;
     let taken = Taken {
         cold: replayed.taken_over_live(),
-        warm: both,
+        warm: replayed.taken_over_live_warm(),
         moved: replayed.warm.stats[1].remapped,
     };
     tell(trace, options, &replayed, &taken);
