@@ -69,7 +69,7 @@ fn programs_of_every_kind_take_little_more_than_they_use() {
     for trace in made_up() {
         let Taken { cold, warm, moved } = taken(&trace, &options);
         assert!((1.0..=1.10).contains(&cold), "{}: {cold} times the live bytes", trace.name);
-        assert!((cold..=1.10).contains(&warm), "{}, warm: {warm}", trace.name);
+        assert!((cold..=1.12).contains(&warm), "{}, warm: {warm}", trace.name);
         // Otherwise the figures would say nothing of memory behind other addresses.
         assert!(moved > 0, "{}: no memory has moved", trace.name);
     }
