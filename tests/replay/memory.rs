@@ -1,5 +1,7 @@
 //! How much memory programs of several kinds take, over what they have alive at most.
 
+use streampool::Reuse;
+
 use super::made_up::{alternating_phases, graph_network, growing_batch, inference_server};
 use super::replay::common::device::Sim;
 use super::replay::options::{Kernels, Limit, Options};
@@ -65,13 +67,24 @@ fn made_up() -> [Trace; 4] {
 /// keep of granules that they hardly use.
 #[test]
 fn programs_of_every_kind_take_little_more_than_they_use() {
-    let options = Options { kernels: Kernels::None, ..Options::default() };
+    let options = Options { kernels: Kernels::None, reuse: Reuse::Memory, ..Options::default() };
     for trace in made_up() {
         let Taken { cold, warm, moved } = taken(&trace, &options);
         assert!((1.0..=1.10).contains(&cold), "{}: {cold} times the live bytes", trace.name);
         assert!((cold..=1.12).contains(&warm), "{}, warm: {warm}", trace.name);
         // Otherwise the figures would say nothing of memory behind other addresses.
         assert!(moved > 0, "{}: no memory has moved", trace.name);
+    }
+}
+
+/// By default a pool that finds itself moving memory round and round loosens, to its soft target: a quarter
+/// above what is in use at most, as it rounds.
+#[test]
+fn by_default_they_take_a_quarter_more_at_most() {
+    let options = Options { kernels: Kernels::None, ..Options::default() };
+    for trace in made_up() {
+        let Taken { cold, warm, .. } = taken(&trace, &options);
+        assert!(1.0 <= cold && warm <= 1.26, "{}: {cold}, warm {warm}", trace.name);
     }
 }
 
