@@ -1,6 +1,6 @@
 //! Which room a growth takes, and what memory gets behind it: what can be decided with no driver call.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 
 use super::central::Central;
@@ -21,6 +21,16 @@ pub(super) struct Means {
     /// The most that may be reserved.
     pub(super) cap: u64,
     pub(super) spare: Spare,
+    pub(super) aim: Aim,
+}
+
+/// What makes one room better than another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// Few driver calls.
+    FewMappings,
+    /// Little memory that could be elsewhere: where all of it may be too little.
+    LittleMemory,
 }
 
 /// Which free memory may get behind a room at which it is not mapped.
@@ -97,8 +107,8 @@ impl<G> Backing<G> {
 }
 
 impl<B: Backend> Central<B> {
-    /// The room for a request that costs the fewest mappings, and what they are about; of those that
-    /// cost none the lowest, so that a program that goes round in a circle meets itself again.
+    /// The best room for a request, and what it costs; of those that cost nothing the lowest, so that a
+    /// program that goes round in a circle meets itself again.
     pub(super) fn find_room(
         &self,
         bytes: u64,
@@ -109,17 +119,33 @@ impl<B: Backend> Central<B> {
         let mut best: Option<(Room, u64)> = None;
         self.heap.each_room(bytes, align, taker, &self.timelines, |room| {
             let bound = best.map_or(u64::MAX, |(_, cost)| cost);
-            let cost = self.cost(&room, means, bound);
-            if cost < bound {
+            if let Some(cost) = self.cost(&room, means, bound) {
                 best = Some((room, cost));
             }
-            if cost == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            match best {
+                Some((_, 0)) => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
         });
-        best
+        // Where the rest of every hole that is large enough lies behind addresses that are just being
+        // unmapped.
+        best.or_else(|| {
+            let room = self.find_vacant(bytes, align, means.granularity)?;
+            Some((room, self.cost(&room, means, u64::MAX)?))
+        })
     }
 
-    /// The mappings and unmappings that a room needs, `bound` or more if they are as many.
-    fn cost(&self, room: &Room, means: &Means, bound: u64) -> u64 {
+    /// What a room costs, by the aim, if it is possible and that is less than `bound`.
+    fn cost(&self, room: &Room, means: &Means, bound: u64) -> Option<u64> {
+        let cost = match means.aim {
+            Aim::FewMappings => self.mappings(room, means, bound)?,
+            Aim::LittleMemory => self.memory(room, means)?,
+        };
+        (cost < bound).then_some(cost)
+    }
+
+    /// The mappings and unmappings that a room needs, if it is possible and they are fewer than `bound`.
+    fn mappings(&self, room: &Room, means: &Means, bound: u64) -> Option<u64> {
         let mut used = BTreeSet::new();
         let mut cost = 0;
         for hole in self.heap.holes_of(room) {
@@ -128,16 +154,40 @@ impl<B: Backend> Central<B> {
             for (address, place) in self.pieces.places_in(part.clone()) {
                 cost += (address - at).div_ceil(means.granule);
                 at = place.end;
+                if self.pieces.status(place.piece) == Status::Leaving {
+                    return None;
+                }
                 if self.move_to(room, place.piece).is_none() || !used.insert(place.piece) {
                     cost += 2;
                 }
                 if cost >= bound {
-                    return cost;
+                    return None;
                 }
             }
             cost += (part.end - at).div_ceil(means.granule);
         }
-        cost
+        Some(cost)
+    }
+
+    /// The memory that gets into a room's holes, with what is in the room and could get elsewhere, if it is
+    /// possible: the less, the less has to come from the device.
+    fn memory(&self, room: &Room, means: &Means) -> Option<u64> {
+        let mut bytes = 0;
+        for hole in self.heap.holes_of(room) {
+            let part = self.part_of(&hole, room, means);
+            bytes += part.end - part.start;
+            let mut places = self.pieces.places_in(part);
+            if places.any(|(_, place)| self.pieces.status(place.piece) == Status::Leaving) {
+                return None;
+            }
+        }
+        for (address, place) in self.pieces.places_in(room.start..room.end) {
+            let is_active = self.pieces.status(place.piece) == Status::Active(address);
+            if is_active && self.heap.clean_around(&(address..place.end)).is_some() {
+                bytes += place.end - address;
+            }
+        }
+        Some(bytes)
     }
 
     /// The part of a hole that a room needs memory in: whole units, and whole places.
@@ -152,7 +202,7 @@ impl<B: Backend> Central<B> {
     fn move_to(&self, room: &Room, piece: PieceId) -> Option<Option<Range<u64>>> {
         match self.pieces.status(piece) {
             Status::Parked => Some(None),
-            Status::InTransit => None,
+            Status::InTransit | Status::Leaving => None,
             Status::Active(address) => {
                 let range = address..address + self.pieces.bytes(piece);
                 let is_free = !room.meets(&range) && self.heap.clean_around(&range).is_some();
@@ -185,10 +235,13 @@ impl<B: Backend> Central<B> {
             gaps.push(at..part.end);
             plan.backed.push(part);
         }
-        let need: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
-        let mut spare = self.spare(&room, means, need, &used);
+        let largest = gaps.iter().map(|gap| gap.end - gap.start).max().unwrap_or(0);
+        let mut spares = Spares {
+            passed: BTreeMap::new(),
+            source: self.spares(&room, means, &used).filter(|own| own.bytes <= largest),
+        };
         for gap in gaps {
-            self.fill(&mut plan, gap, &mut spare, means);
+            fill(&mut plan, gap, &mut spares, means);
         }
         if let Some(hole) = holes.last() {
             self.grow_ahead(&mut plan, hole, means);
@@ -196,71 +249,33 @@ impl<B: Backend> Central<B> {
         plan
     }
 
-    /// Memory that is free and not behind the room, as much as is needed if there is as much: what is
-    /// parked first, then what is clean elsewhere.
-    fn spare(
+    /// The pieces that are free and not behind the room: those that are parked, the largest first, and then
+    /// those that are clean elsewhere.
+    fn spares(
         &self,
         room: &Room,
         means: &Means,
-        need: u64,
         used: &BTreeSet<PieceId>,
-    ) -> Vec<(PieceId, Option<Range<u64>>)> {
-        let (mut spare, mut total) = (Vec::new(), 0);
-        if means.spare == Spare::Nothing {
-            return spare;
-        }
-        for piece in self.pieces.parked().filter(|piece| !used.contains(piece)) {
-            if total >= need {
-                break;
-            }
-            total += self.pieces.bytes(piece);
-            spare.push((piece, None));
-        }
-        if means.spare == Spare::Parked {
-            return spare;
-        }
-        for clean in self.heap.clean_downwards() {
-            for (address, place) in self.pieces.places_in(clean.clone()).rev() {
-                if total >= need {
-                    return spare;
-                }
+    ) -> impl Iterator<Item = SparePiece> {
+        let pieces = &self.pieces;
+        let parked = (means.spare != Spare::Nothing).then(|| pieces.parked());
+        let parked = parked.into_iter().flatten().map(|piece| {
+            let (bytes, from) = (pieces.bytes(piece), None);
+            SparePiece { piece, bytes, from }
+        });
+        let clean = (means.spare == Spare::Clean).then(|| self.heap.clean_downwards());
+        let clean = clean.into_iter().flatten().flat_map(move |clean| {
+            pieces.places_in(clean.clone()).rev().filter_map(move |(address, place)| {
+                let whole = clean.start <= address && place.end <= clean.end;
                 let range = address..place.end;
-                let whole = clean.start <= range.start && range.end <= clean.end;
-                if whole && !room.meets(&range) && !used.contains(&place.piece) {
-                    total += place.end - address;
-                    spare.push((place.piece, Some(range)));
-                }
-            }
-        }
-        spare
-    }
-
-    /// Plans what gets behind a gap: spare pieces that fit, and for the rest new memory.
-    fn fill(
-        &self,
-        plan: &mut Plan,
-        gap: Range<u64>,
-        spare: &mut Vec<(PieceId, Option<Range<u64>>)>,
-        means: &Means,
-    ) {
-        let mut at = gap.start;
-        while at < gap.end {
-            let left = gap.end - at;
-            let fits = spare.iter().position(|(piece, _)| self.pieces.bytes(*piece) <= left);
-            let (bytes, source) = match fits {
-                Some(index) => {
-                    let (piece, from) = spare.remove(index);
-                    plan.moved.extend(from);
-                    (self.pieces.bytes(piece), Source::Elsewhere(piece))
-                }
-                None => (means.granule.min(left), Source::Device),
-            };
-            if matches!(source, Source::Device) {
-                plan.fresh += bytes;
-            }
-            plan.parts.push((at..at + bytes, source));
-            at += bytes;
-        }
+                (whole && !room.meets(&range)).then_some(SparePiece {
+                    piece: place.piece,
+                    bytes: place.end - address,
+                    from: Some(range),
+                })
+            })
+        });
+        parked.chain(clean).filter(|own| !used.contains(&own.piece))
     }
 
     /// Where the device must give memory anyway, and the hole goes on beyond the room, takes a whole unit,
@@ -279,17 +294,19 @@ impl<B: Backend> Central<B> {
         }
     }
 
-    /// A room of this size with nothing mapped in it.
-    pub(super) fn find_vacant(&self, bytes: u64) -> Option<Room> {
+    /// A room with nothing mapped in it, nor in the rest of its units.
+    pub(super) fn find_vacant(&self, bytes: u64, align: u64, granularity: u64) -> Option<Room> {
+        let needed = bytes.next_multiple_of(granularity);
+        let align = align.max(granularity);
         self.heap.holes(bytes).find_map(|hole| {
-            let mut at = hole.start;
+            let mut at = hole.start.next_multiple_of(align);
             for (address, place) in self.pieces.places_in(hole.clone()) {
-                if address - at >= bytes {
+                if at + needed <= address {
                     break;
                 }
-                at = place.end;
+                at = at.max(place.end.next_multiple_of(align));
             }
-            (hole.end - at >= bytes).then(|| self.heap.room_in(hole.start, at, bytes))
+            (at + needed <= hole.end).then(|| self.heap.room_in(hole.start, at, bytes))
         })
     }
 
@@ -364,5 +381,63 @@ impl<B: Backend> Central<B> {
             }
         }
         claim
+    }
+}
+
+/// A free piece that can get behind a room.
+#[derive(Debug)]
+struct SparePiece {
+    piece: PieceId,
+    bytes: u64,
+    /// Where it is active, if it is.
+    from: Option<Range<u64>>,
+}
+
+/// Free pieces, looked for only while they are needed.
+struct Spares<I> {
+    /// Those that were too large for what was left of a gap, by size.
+    passed: BTreeMap<u64, Vec<SparePiece>>,
+    source: I,
+}
+
+impl<I: Iterator<Item = SparePiece>> Spares<I> {
+    /// Takes one of at most `most` bytes.
+    fn take(&mut self, most: u64) -> Option<SparePiece> {
+        if let Some(own) = self.passed.range_mut(..=most).rev().find_map(|(_, own)| own.pop()) {
+            return Some(own);
+        }
+        for own in self.source.by_ref() {
+            if own.bytes <= most {
+                return Some(own);
+            }
+            self.passed.entry(own.bytes).or_default().push(own);
+        }
+        None
+    }
+}
+
+/// Plans what gets behind a gap: spare pieces that fit, and for the rest new memory.
+fn fill(
+    plan: &mut Plan,
+    gap: Range<u64>,
+    spares: &mut Spares<impl Iterator<Item = SparePiece>>,
+    means: &Means,
+) {
+    let mut at = gap.start;
+    while at < gap.end {
+        let left = gap.end - at;
+        let (bytes, source) = match spares.take(left) {
+            Some(SparePiece { piece, bytes, from }) => {
+                plan.moved.extend(from);
+                (bytes, Source::Elsewhere(piece))
+            }
+            None => {
+                let bytes = means.granule.min(left);
+                plan.fresh += bytes;
+                (bytes, Source::Device)
+            }
+        };
+        plan.parts.push((at..at + bytes, source));
+        at += bytes;
     }
 }

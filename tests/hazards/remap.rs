@@ -1,7 +1,9 @@
 //! Free memory behind other addresses: a request that no free block fits is served by mapping what is
 //! free elsewhere at a further address.
 
-use streampool::sim::{Call, FaultPlan, Kernel, SimConfig, SimDevice};
+use std::thread;
+
+use streampool::sim::{Call, FaultPlan, Kernel, PausePoint, SimConfig, SimDevice};
 use streampool::{Growth, Reuse};
 
 use super::common::*;
@@ -195,4 +197,105 @@ fn m4_allocate_synchronize_drop_never_goes_to_the_driver_for_memory_after_the_fi
             assert_eq!(calls.mapping_calls(), 0, "{calls:?}");
         }
     });
+}
+
+/// While one thread unmaps what goes back to the device, its addresses are nobody's: another thread must
+/// not map there, whether the unmapping succeeds or not.
+#[test]
+fn h60_addresses_that_are_being_unmapped_are_not_mapped_again() {
+    for refused in [false, true] {
+        let lab = virtually().lab();
+        let [a, b] = lab.streams();
+        let kept = lab.hold(&a, BLOCK);
+        drop(lab.hold(&a, 4 * BLOCK));
+        a.synchronize().unwrap();
+        let pause = lab.device.pause(Call::Unmap, PausePoint::Before);
+        thread::scope(|scope| {
+            let trimming = scope.spawn(|| lab.pool.trim(0));
+            pause.wait_reached();
+            let taken = lab.try_hold(&b, 2 * BLOCK);
+            if refused {
+                lab.device.inject(FaultPlan::new(Call::Unmap));
+            }
+            pause.resume();
+            assert_eq!(trimming.join().unwrap().is_err(), refused);
+            taken.expect("there is memory").write(&b);
+        });
+        lab.accounts_match();
+        drop(kept);
+        lab.let_run();
+        lab.hold(&b, 6 * BLOCK).write(&b);
+        b.synchronize().unwrap();
+        lab.pool.trim(0).unwrap();
+        assert_eq!((lab.device.live_granules(), lab.device.mapped_bytes()), (0, 0));
+    }
+}
+
+/// A free piece that is too large for what is left of a gap keeps no smaller one from it.
+#[test]
+fn m4_of_the_free_pieces_those_are_moved_that_fit() {
+    let lab = virtually().lab_of(16 * MIB);
+    let [a, b] = lab.streams();
+    let piece = |bytes| {
+        lab.pool.reserve(lab.stats().reserved + bytes).unwrap();
+        lab.hold(&a, bytes)
+    };
+    let (free, kept): (Vec<_>, Vec<_>) =
+        [2, 4, 4].map(|mib| (piece(mib * MIB), piece(2 * MIB))).into_iter().unzip();
+    drop(free);
+    a.synchronize().unwrap();
+    // What is at hand first are the two of 4 MiB.
+    let (large, calls) = lab.calls_of(|| lab.hold(&b, 6 * MIB));
+    assert_eq!((calls.maps, calls.granule_creates, calls.granule_destroys), (2, 0, 0));
+    large.write(&b);
+    kept.iter().for_each(|own| own.read(&a));
+}
+
+/// Where the room that takes the fewest mappings needs more than there is, another is taken, which has more
+/// of it.
+#[test]
+fn h57_a_room_that_needs_less_memory_is_found_when_the_cheapest_needs_too_much() {
+    let lab = virtually().lab_with(|builder| builder.limit(20 * MIB).late_waits(false));
+    let [a, b] = lab.streams();
+    let mut blocks: Vec<_> = (0..10).map(|_| Some(lab.hold(&a, 2 * MIB))).collect();
+    let lowest = blocks[3].as_ref().unwrap().at();
+    [3, 4, 6].iter().for_each(|n| blocks[*n] = None);
+    a.synchronize().unwrap();
+    let large = lab.hold(&b, 6 * MIB);
+    assert_eq!(lab.stats().remapped, 3);
+    large.write(&b);
+    [0, 8].iter().for_each(|n| blocks[*n] = None);
+    a.synchronize().unwrap();
+    // What stays where it is, because it has not finished, and between two old places of `large`.
+    let gate = lab.device.gate();
+    launch(&lab.device, a.raw(), Kernel::new().after(&gate));
+    blocks[5].as_ref().unwrap().write(&a);
+    blocks[5] = None;
+    let (taken, calls) = lab.calls_of(|| lab.hold(&a, 6 * MIB));
+    assert_eq!(taken.at(), lowest);
+    assert_eq!((calls.maps, calls.unmaps, calls.granule_creates), (2, 1, 0));
+    taken.write(&a);
+    large.read(&b);
+    gate.open();
+}
+
+/// A request that the device cannot serve takes nothing: not what the device has left, and no addresses
+/// if it could never be served.
+#[test]
+fn m5_a_request_that_cannot_be_served_keeps_nothing_of_the_device() {
+    let config = SimConfig { memory_bytes: 64 * MIB, ..SimConfig::default() };
+    let lab = virtually().lab_on(SimDevice::new(config), |builder| builder);
+    let a = lab.stream();
+    let hopeless = || {
+        let (error, calls) = lab.calls_of(|| lab.try_hold(&a, 65 * MIB).unwrap_err());
+        assert!(error.is_out_of_memory() && !error.is_over_limit(), "{error}");
+        assert_eq!((calls.range_reserves, calls.granule_creates), (0, 0));
+    };
+    hopeless();
+    let own = lab.hold(&a, 40 * MIB);
+    hopeless();
+    assert!(lab.try_hold(&a, 32 * MIB).unwrap_err().is_out_of_memory());
+    assert_eq!((lab.device.memory_in_use(), lab.device.mapped_bytes()), (40 * MIB, 40 * MIB));
+    own.write(&a);
+    lab.hold(&a, 24 * MIB).write(&a);
 }
