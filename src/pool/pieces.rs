@@ -12,6 +12,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use crate::fault::seeded;
+
 /// Names a piece of one pool. A name is used again when its piece has gone back to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PieceId(usize);
@@ -252,7 +254,9 @@ impl<G> Pieces<G> {
     pub(super) fn take_parked(&mut self, wanted: u64) -> Vec<Leaving<G>> {
         let (mut taken, mut total) = (Vec::new(), 0);
         while total < wanted {
-            let may_leave = |(_, piece): &&(u64, PieceId)| self.get(*piece).unmapping == 0;
+            let may_leave = |(_, piece): &&(u64, PieceId)| {
+                self.get(*piece).unmapping == 0 || seeded!(GoneWhileUnmapped)
+            };
             let most = (wanted - total, PieceId(usize::MAX));
             let found = (self.parked.range(..=most).rev().find(may_leave))
                 .or_else(|| self.parked.range(most..).find(may_leave));
@@ -260,7 +264,9 @@ impl<G> Pieces<G> {
             total += bytes;
             self.unpark(piece);
             let own = self.get_mut(piece);
-            own.status = Status::Leaving;
+            if !seeded!(LeavingReused) {
+                own.status = Status::Leaving;
+            }
             let (granule, places) = (own.granule.take(), own.places.clone());
             let granule = granule.expect("nobody else makes calls with it");
             taken.push(Leaving { piece, granule, bytes, places });

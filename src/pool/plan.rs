@@ -6,6 +6,7 @@ use std::ops::{ControlFlow, Range};
 use super::central::Central;
 use super::pieces::{PieceId, Place, Status};
 use crate::backend::Backend;
+use crate::fault::seeded;
 use crate::heap::{Claim, Room};
 use crate::order::Taker;
 
@@ -222,7 +223,8 @@ impl<B: Backend> Central<B> {
             let part = self.part_of(hole, &room, means);
             let mut at = part.start;
             for (address, place) in self.pieces.places_in(part.clone()) {
-                match self.move_to(&room, place.piece).filter(|_| used.insert(place.piece)) {
+                let is_first = |_: &_| used.insert(place.piece) || seeded!(PieceTwice);
+                match self.move_to(&room, place.piece).filter(is_first) {
                     Some(from) => {
                         plan.moved.extend(from);
                         plan.parts.push((address..place.end, Source::Here(place.piece)));
@@ -315,7 +317,9 @@ impl<B: Backend> Central<B> {
         let Plan { room, backed, parts, moved, stale, fresh } = plan;
         let claim = self.heap.claim(room, &backed);
         for range in moved {
-            self.heap.take_memory(&range);
+            if !seeded!(MovedStaysFree) {
+                self.heap.take_memory(&range);
+            }
             self.pieces.deactivate(range.start);
         }
         let pieces = &mut self.pieces;
@@ -325,7 +329,8 @@ impl<B: Backend> Central<B> {
             match source {
                 Source::Here(own) => {
                     pieces.unpark(own);
-                    (piece, mapped, access) = (Some(own), true, pieces.place(address).access);
+                    let has_access = pieces.place(address).access || seeded!(RevivedWithoutAccess);
+                    (piece, mapped, access) = (Some(own), true, has_access);
                 }
                 Source::Elsewhere(own) => {
                     pieces.unpark(own);

@@ -299,3 +299,29 @@ fn m5_a_request_that_cannot_be_served_keeps_nothing_of_the_device() {
     own.write(&a);
     lab.hold(&a, 24 * MIB).write(&a);
 }
+
+/// While one thread unmaps an old place of a piece, the piece must not go back to the device.
+#[test]
+fn h60_what_is_being_unmapped_at_one_place_does_not_go_back() {
+    let lab = virtually().lab_of(8 * BLOCK);
+    let [a, b] = lab.streams();
+    let kept = in_pieces(&lab, &a);
+    let large = lab.hold(&b, 4 * BLOCK);
+    drop(kept);
+    a.synchronize().unwrap();
+    let pause = lab.device.pause(Call::Unmap, PausePoint::Before);
+    thread::scope(|scope| {
+        // It needs an address that a piece of `large` has as well.
+        let growing = scope.spawn(|| lab.hold(&a, 3 * BLOCK));
+        pause.wait_reached();
+        drop(large);
+        b.synchronize().unwrap();
+        lab.pool.trim(0).unwrap();
+        assert!(lab.device.live_granules() > 0, "two of them are mapped where they are unmapped");
+        pause.resume();
+        growing.join().unwrap().write(&a);
+    });
+    a.synchronize().unwrap();
+    lab.pool.trim(0).unwrap();
+    assert_eq!((lab.device.live_granules(), lab.device.mapped_bytes()), (0, 0));
+}
