@@ -92,7 +92,7 @@ faults! {
     ListsOpenInLadder = "lists open in the ladder",
     /// The ladder does not search what has come back since.
     StaleRetry = "a retry on a stale list",
-    /// Memory goes back that is still used.
+    /// Memory goes back, or gets behind other addresses, that is still used.
     TrimWithoutCompletion = "trim without completion",
     /// Memory that gets behind other addresses can be handed out by the old ones too.
     MovedStaysFree = "moved memory free at its old address",

@@ -1,9 +1,10 @@
 //! Growth: memory from the device, or free memory behind other addresses.
 
 use super::PoolCore;
+use super::backing::Backing;
 use super::central::Central;
 use super::miss::{Mark, Miss};
-use super::plan::{Aim, Backing, Means, Spare};
+use super::plan::{Aim, Means, Spare};
 use crate::backend::{Backend, ErrorKind};
 use crate::config::Growth;
 use crate::error::Error;

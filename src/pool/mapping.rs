@@ -2,8 +2,8 @@
 //! unmapped and destroyed when they go back.
 
 use super::PoolCore;
+use super::backing::{Backing, Part};
 use super::pieces::Leaving;
-use super::plan::{Backing, Part};
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::heap::BlockId;

@@ -3,7 +3,8 @@
 
 use std::thread;
 
-use streampool::sim::{Call, FaultPlan, Kernel, PausePoint, SimConfig, SimDevice};
+use streampool::backend::ErrorKind;
+use streampool::sim::{Call, CaptureMode, FaultPlan, Kernel, PausePoint, SimConfig, SimDevice};
 use streampool::{Growth, Reuse};
 
 use super::common::*;
@@ -324,4 +325,64 @@ fn h60_what_is_being_unmapped_at_one_place_does_not_go_back() {
     a.synchronize().unwrap();
     lab.pool.trim(0).unwrap();
     assert_eq!((lab.device.live_granules(), lab.device.mapped_bytes()), (0, 0));
+}
+
+/// Mapping, unmapping and giving back are allowed while streams capture, and break no capture.
+#[test]
+fn h53_memory_moves_while_a_stream_captures() {
+    for mode in [CaptureMode::Global, CaptureMode::ThreadLocal, CaptureMode::Relaxed] {
+        let lab = virtually().lab_of(8 * BLOCK);
+        let [a, b, c] = lab.streams();
+        let kept = in_pieces(&lab, &a);
+        lab.device.begin_capture(c.raw(), mode).unwrap();
+        let large = lab.hold(&b, 4 * BLOCK);
+        large.write(&b);
+        drop(kept);
+        a.synchronize().unwrap();
+        let (second, calls) = lab.calls_of(|| lab.hold(&a, 3 * BLOCK));
+        assert_eq!((calls.unmaps, calls.maps), (1, 2));
+        second.write(&a);
+        assert!(lab.pool.trim(0).unwrap() > 0);
+        lab.device.end_capture(c.raw()).expect("the capture survives");
+    }
+}
+
+/// The device is lost at any call of a growth: the pool says so, hands nothing out, and ends.
+#[test]
+fn h58_the_device_is_lost_within_a_growth() {
+    for verb in [Call::CreateGranule, Call::Map, Call::SetAccess, Call::Unmap] {
+        let lab = virtually().lab_of(10 * BLOCK).unwatched();
+        let [a, b] = lab.streams();
+        let kept = in_pieces(&lab, &a);
+        let large = lab.hold(&b, 4 * BLOCK);
+        drop(kept);
+        a.synchronize().unwrap();
+        lab.device.inject(FaultPlan::new(verb).kind(ErrorKind::DeviceLost).from_then_on());
+        let lost = [3, 5].iter().find_map(|blocks| lab.try_hold(&a, blocks * BLOCK).err());
+        assert!(lost.expect("it was met").is_device_lost(), "{verb}");
+        assert!(lab.try_hold(&b, BLOCK).unwrap_err().is_device_lost());
+        lab.no_hazard();
+        drop((large, a, b));
+    }
+}
+
+/// A peer has access by every address at which memory is mapped for it.
+#[test]
+fn s4_a_peer_has_access_to_memory_that_has_moved() {
+    let [one, zero] = SimDevice::several(SimConfig::default(), 2).try_into().unwrap();
+    let one = virtually().lab_on(one, |builder| builder);
+    let zero = virtually().lab_on(zero, |builder| builder.limit(8 * BLOCK).peers([&one.pool]));
+    let ([a, b], c) = (zero.streams(), one.stream());
+    let kept = in_pieces(&zero, &a);
+    let large = zero.hold(&b, 4 * BLOCK);
+    assert_eq!(zero.stats().remapped, 6);
+    large.share(&c);
+    one.device.launch(c.raw(), large.writes()).unwrap();
+    drop(large);
+    // What the peer does counts: nothing is moved, or goes back, before it has finished.
+    zero.pool.trim(0).unwrap();
+    one.let_run();
+    c.synchronize().unwrap();
+    drop(kept);
+    zero.hold(&a, 8 * BLOCK).write(&a);
 }
