@@ -146,9 +146,10 @@ impl<B: Backend> PoolBuilder<B> {
     }
 
     /// Up to here, in bytes, a miss grows rather than makes a stream wait late: for all that another
-    /// stream has queued since it freed a block. By default an eighth above the most that has been in
-    /// use, so that the target follows the program. A growth beyond it first gives back unused memory
-    /// that lies in pieces, if there is as much.
+    /// stream has queued since it freed a block. By default a quarter above the most that has been in
+    /// use, so that the target follows the program. Free memory that lies in pieces elsewhere is of use
+    /// before the device is asked for new memory; but in a program that has it moved again and again
+    /// while the most in use does not rise, the pool grows up to the target first.
     pub fn soft_target(mut self, bytes: u64) -> Self {
         self.config.soft_target = Some(bytes);
         self

@@ -120,8 +120,8 @@ typedef struct streampool_config {
     /* Below so many reserved bytes a miss grows rather than asks for what other streams have freed.
      * STREAMPOOL_DEFAULT, the default, is 128 MiB. */
     uint64_t floor;
-    /* Up to so many reserved bytes a miss grows rather than makes a stream wait late; 0, the default, for an
-     * eighth above the most that has been in use. */
+    /* Up to so many reserved bytes a miss grows rather than makes a stream wait late; 0, the default, for a
+     * quarter above the most that has been in use. */
     uint64_t soft_target;
     /* Called when a request cannot be served; or null. */
     streampool_pressure_hook on_pressure;

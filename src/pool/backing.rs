@@ -117,7 +117,10 @@ impl<B: Backend> Central<B> {
             if complete {
                 self.pieces.activate(piece, part.address);
                 self.revived += u64::from(here);
-                self.remapped += u64::from(part.piece.is_some() && !here);
+                if part.piece.is_some() && !here {
+                    self.remapped += 1;
+                    self.churned += part.bytes;
+                }
             } else {
                 self.pieces.park(piece);
             }

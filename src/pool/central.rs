@@ -48,6 +48,8 @@ pub(super) struct Central<B: Backend> {
     /// Pieces that were mapped at a further address, and those that were of use again at an old one.
     pub(super) remapped: u64,
     pub(super) revived: u64,
+    /// What was mapped at a further address since the most that is in use last rose, in bytes.
+    pub(super) churned: u64,
     /// Streams that are marked and whose last event another thread is about to publish: until then
     /// nobody can wait for what they hold.
     pub(super) leaving: u64,
@@ -82,6 +84,7 @@ impl<B: Backend> Central<B> {
             returning: 0,
             remapped: 0,
             revived: 0,
+            churned: 0,
             leaving: 0,
             returns: 0,
             past: Past::default(),

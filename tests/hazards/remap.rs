@@ -76,6 +76,26 @@ fn m4_a_program_that_goes_round_in_a_circle_maps_nothing_in_the_second_round() {
 }
 
 #[test]
+fn m5_a_program_that_has_memory_moved_in_every_round_gets_a_little_more_of_it() {
+    let lab = virtually().lab_with(|builder| builder.floor(0));
+    let a = lab.stream();
+    // The list gives blocks back in another order each time, so that other ones lie between.
+    let round = |blocks: u64| {
+        let kept = in_pieces(&lab, &a);
+        lab.hold(&a, blocks * BLOCK).write(&a);
+        drop(kept);
+        a.synchronize().unwrap();
+    };
+    (0..8).for_each(|_| round(4));
+    let tight = lab.stats();
+    assert!(tight.reserved >= 8 * BLOCK && tight.remapped > 0, "{tight:?}");
+    (0..40).for_each(|_| round(4));
+    let loose = lab.stats();
+    assert!(loose.reserved > 8 * BLOCK, "it goes on moving: {loose:?}");
+    assert!(loose.reserved <= 10 * BLOCK, "beyond a quarter above what is in use: {loose:?}");
+}
+
+#[test]
 fn m4_memory_is_moved_only_when_the_host_has_seen_its_last_use_finish() {
     for reuse in [Reuse::Balanced, Reuse::Memory, Reuse::Speed] {
         let lab =
