@@ -26,7 +26,7 @@ const GRANULE_MAX: u64 = 32 << 20;
 /// behind other addresses, and a used byte anywhere in it keeps it where it is. A large request takes
 /// larger ones, which are mapped in fewer calls.
 const GRANULE_FRACTION: u64 = 1024;
-const GRANULES_OF_REQUEST: u64 = 64;
+const GRANULES_OF_REQUEST: u64 = 128;
 /// The default soft target is this fraction above the most that has been in use. Up to there the pool grows
 /// before it makes a stream wait for another, or goes on moving memory.
 const SOFT_SLACK: u64 = 4;
