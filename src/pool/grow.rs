@@ -81,6 +81,9 @@ impl<B: Backend> PoolCore<B> {
         if mark == Mark::Floor && self.exhausted.load(host::Ordering::Relaxed) {
             return None;
         }
+        if mark == Mark::Floor && self.is_above_floor() {
+            return None;
+        }
         let block = match self.granularity() {
             Some(granularity) => self.grow_range(miss, mark, granularity),
             None => self.grow_segment(miss, mark),
@@ -102,6 +105,13 @@ impl<B: Backend> PoolCore<B> {
     pub(super) fn growth_bytes(&self, bytes: u64, align: u64) -> u64 {
         let granularity = self.granularity().unwrap_or(1);
         (bytes + align - crate::heap::size_class::GRAIN).next_multiple_of(granularity)
+    }
+
+    /// Whether the floor is no reason to grow: the usual case, and no room needs to be looked for.
+    fn is_above_floor(&self) -> bool {
+        let central = self.central.lock();
+        let reserved = central.reserved();
+        reserved >= self.config.floor && central.churned <= reserved / CHURN
     }
 
     /// The most that may be reserved, by a mark.
