@@ -93,10 +93,7 @@ impl<B: Backend> PoolCore<B> {
             let streams = self.streams();
             let mut central = self.central.lock();
             let peak = central.in_use(&streams) + miss.size.bytes;
-            if peak > central.peak_in_use {
-                central.peak_in_use = peak;
-                central.churned = 0;
-            }
+            central.see_in_use(peak);
         }
         block
     }
