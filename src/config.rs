@@ -13,7 +13,8 @@ use crate::sync::Arc;
 pub enum Reuse {
     /// Grow below the floor, ask whether what other streams freed has finished, reuse by a wait on an
     /// event that the program had recorded, grow to the soft target, reuse by a late wait, grow to the
-    /// limit.
+    /// limit. A pool that is a fifth beyond its soft target first waits on the host, once what is free could
+    /// make up the request.
     #[default]
     Balanced,
     /// Reuse before any growth: the least memory, at the price of waits on the device. Before it grows beyond

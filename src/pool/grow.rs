@@ -30,6 +30,8 @@ const GRANULES_OF_REQUEST: u64 = 128;
 /// The default soft target is this fraction above the most that has been in use. Up to there the pool grows
 /// before it makes a stream wait for another, or goes on moving memory.
 const SOFT_SLACK: u64 = 4;
+/// A pool is far beyond its soft target with this fraction more.
+const FAR_BEYOND: u64 = 5;
 /// When this fraction of the pool has been mapped at further addresses since the most that is in use last
 /// rose, the program goes round and meets no end of it: from then on new memory is taken up to the soft
 /// target before lists are gathered and memory is moved. A recorded program on 8 streams takes 1.025 times
@@ -109,6 +111,14 @@ impl<B: Backend> PoolCore<B> {
         let central = self.central.lock();
         let reserved = central.reserved();
         reserved >= self.config.floor && central.churned <= reserved / CHURN
+    }
+
+    /// Whether the pool has a fifth more than its soft target.
+    pub(super) fn is_far_beyond_target(&self, bytes: u64) -> bool {
+        let streams = self.streams();
+        let central = self.central.lock();
+        let target = self.cap(&central, &streams, (bytes, Mark::SoftTarget));
+        central.reserved() >= target.saturating_add(target / FAR_BEYOND)
     }
 
     /// The most that may be reserved, by a mark.

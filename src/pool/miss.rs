@@ -90,6 +90,7 @@ impl Reuse {
                 StealEarly,
                 Grow(Mark::SoftTarget),
                 StealLate,
+                Synchronize,
                 Grow(Mark::Limit),
             ],
             Reuse::Memory => &[
@@ -278,13 +279,17 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Waits until everything has finished, if what is pending could make up the request, and searches what
-    /// is clean then.
+    /// is clean then. The policy for the least memory does so before any growth beyond the soft target, the
+    /// others when the pool is far beyond it: it must not creep on and on because free memory lies in pieces
+    /// whose use has just not finished.
     fn take_synchronized(&self, miss: &mut Miss<'_, B>) -> Option<BlockId> {
         let enough = {
             let central = self.central.lock();
             central.heap.bytes().pending > 0 && central.free() >= miss.size.bytes
         };
-        if !enough {
+        let is_time =
+            self.config.reuse == Reuse::Memory || self.is_far_beyond_target(miss.size.bytes);
+        if !enough || !is_time {
             return None;
         }
         if let Err(error) = self.quiesce_all() {

@@ -795,6 +795,12 @@ fn m5_the_memory_policy_synchronizes_rather_than_grow_beyond_the_soft_target() {
         assert_eq!(lab.stats().synchronized, synchronizes);
         assert!(lab.stats().reserved <= reserved * BLOCK, "{:?}", lab.stats());
         large.write(&b);
+        if reuse == Reuse::Balanced {
+            // Half as much again as the target is far beyond it: here this policy waits as well.
+            lab.hold(&b, 4 * BLOCK).write(&b);
+            assert_eq!(lab.stats().synchronized, 1);
+            assert_eq!(lab.stats().reserved, 12 * BLOCK);
+        }
         kept.iter().for_each(|own| own.read(&a));
     }
 }
