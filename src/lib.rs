@@ -26,6 +26,7 @@ mod pool;
 mod pool_stream;
 mod prefetch;
 mod quiescent;
+pub mod snapshot;
 mod stats;
 mod sync;
 
@@ -38,6 +39,7 @@ pub use error::{Error, Shortage};
 pub use pool::{DriverCalls, StreamPool};
 pub use pool_stream::{PoolStream, RetireError};
 pub use quiescent::{QuiescentReport, QuiescentScope};
+pub use snapshot::Snapshot;
 pub use stats::{Stats, StreamStats};
 
 #[cfg(all(test, loom))]

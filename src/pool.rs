@@ -18,6 +18,7 @@ mod plan;
 mod registry;
 mod retire;
 mod settle;
+mod snapshot;
 mod steal;
 mod trim;
 #[cfg(feature = "cuda")]

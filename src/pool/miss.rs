@@ -183,7 +183,7 @@ impl<B: Backend> PoolCore<B> {
         miss.core.welcome(miss.size, true);
         let address = {
             let mut central = self.central.lock();
-            central.heap.hand_out(block);
+            central.heap.hand_out(block, miss.core.id);
             central.heap.extent(block).0
         };
         Buffer::new(Home::new(miss.core), block, address, miss.size, len)

@@ -367,6 +367,8 @@ impl<B: Backend> PoolCore<B> {
             state.counters.moved += 1;
         } else {
             other.welcome(buffer.rounded(), false);
+            // Before the buffer can be freed there: a snapshot never meets its block on two lists.
+            self.central.lock().heap.set_home(buffer.block, other.id);
         }
         // SAFETY: the buffer is counted in home's `live` until the section below.
         let home = unsafe { buffer.home.counted() };

@@ -348,6 +348,20 @@ impl<B: Backend> StreamCore<B> {
         }
     }
 
+    /// Copies the addresses of the blocks on the list. While the lock is held nothing is allocated.
+    pub(crate) fn copy_list(&self, addresses: &mut Vec<u64>) {
+        loop {
+            let state = self.state.lock();
+            let count = state.list.count();
+            if addresses.capacity() - addresses.len() >= count {
+                return addresses.extend(state.list.iter().map(|free| free.address));
+            }
+            drop(state);
+            // With room for what may come meanwhile.
+            addresses.reserve(count + count / 4);
+        }
+    }
+
     /// Moves the blocks of at least `bytes` bytes from the list through `each`, with their free points.
     pub(crate) fn drain(&self, bytes: u64, mut each: impl FnMut(BlockId, Stamps)) {
         let mut drained: Vec<(BlockId, Epoch)> = Vec::new();
