@@ -26,8 +26,9 @@ pub enum Reuse {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Growth {
-    /// By mapping granules into one reserved range of addresses, where the device can; otherwise by
-    /// plain segments.
+    /// By mapping granules into a reserved range of addresses, where the device can; otherwise by plain
+    /// segments. The range is several times the device's memory: memory that lies free in pieces serves a
+    /// large request by being mapped at further addresses, side by side.
     #[default]
     Virtual,
     /// By plain segments always: such memory can be exported by legacy inter-process handles.

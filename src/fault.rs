@@ -92,8 +92,18 @@ faults! {
     ListsOpenInLadder = "lists open in the ladder",
     /// The ladder does not search what has come back since.
     StaleRetry = "a retry on a stale list",
-    /// Memory goes back that is still used.
+    /// Memory goes back, or gets behind other addresses, that is still used.
     TrimWithoutCompletion = "trim without completion",
+    /// Memory that gets behind other addresses can be handed out by the old ones too.
+    MovedStaysFree = "moved memory free at its old address",
+    /// One piece of memory gets behind two addresses of one block.
+    PieceTwice = "one piece at two addresses of a block",
+    /// A place at which the devices have no access is of use again as it is.
+    RevivedWithoutAccess = "a revived place without access",
+    /// Other memory may get behind addresses that are just being unmapped.
+    LeavingReused = "addresses reused while they are unmapped",
+    /// Memory goes back to the device while another thread unmaps a place of it.
+    GoneWhileUnmapped = "memory gone while a place is unmapped",
     /// A block whose steal fails is not given back.
     BlockLostOnError = "a block lost on an error",
     /// The heap is unlocked between finding a block and taking it.

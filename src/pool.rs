@@ -3,6 +3,7 @@
 //! All control flow is here and in the files below: they take decisions from the heap and from `order`
 //! under the locks, and call the backend outside them.
 
+mod backing;
 mod central;
 mod driver;
 mod end;

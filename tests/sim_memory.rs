@@ -367,6 +367,24 @@ fn an_unmapping_waits_for_what_came_through_its_own_mapping() {
 }
 
 #[test]
+fn a_use_through_another_mapping_is_remembered_once() {
+    let (device, range, other) = aliased();
+    let stream = device.create_stream();
+    let write = |address, bytes| {
+        device.launch(&stream, Kernel::new().writes(address, bytes)).unwrap();
+    };
+    write(range, 256);
+    // Cut and made whole again: with every part's memory of it kept, this would take 2^64 entries.
+    for _ in 0..64 {
+        write(other, 128);
+        write(other, 256);
+    }
+    // SAFETY: whole; nothing but the simulation can break.
+    unsafe { device.unmap(range, GRANULE).unwrap() };
+    assert_eq!(kinds(&device), [HazardKind::UnmappedInUse]);
+}
+
+#[test]
 fn memory_handed_out_by_two_addresses_is_handed_out_twice() {
     let (device, range, other) = aliased();
     let stream = device.create_stream();

@@ -74,6 +74,10 @@ impl Device for Cuda {
         }
     }
 
+    fn memory_taken(&self) -> u64 {
+        self.counted.calls.taken.load(Ordering::Relaxed)
+    }
+
     fn memory_peak(&self) -> u64 {
         self.counted.calls.peak.load(Ordering::Relaxed)
     }

@@ -50,6 +50,9 @@ pub(crate) trait Device: Clone {
     /// The driver calls made through [`backend`](Self::backend) so far.
     fn counts(&self) -> Counts;
 
+    /// Device memory that is taken now, in bytes, by the device's own account.
+    fn memory_taken(&self) -> u64;
+
     /// The most device memory that was taken at once, in bytes, by the device's own account.
     fn memory_peak(&self) -> u64;
 
@@ -164,6 +167,10 @@ impl Device for Sim {
             synchronizes: counts.synchronizes(),
             mapping_calls: counts.mapping_calls(),
         }
+    }
+
+    fn memory_taken(&self) -> u64 {
+        self.device.memory_in_use()
     }
 
     fn memory_peak(&self) -> u64 {

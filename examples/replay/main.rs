@@ -7,8 +7,10 @@
 #[path = "../common/mod.rs"]
 pub(crate) mod common;
 
+pub(crate) mod curves;
 pub(crate) mod options;
 pub(crate) mod pass;
+pub(crate) mod plot;
 pub(crate) mod report;
 pub(crate) mod trace;
 
@@ -17,6 +19,7 @@ use std::process::ExitCode;
 use common::cli::{BackendName, Outcome, end};
 use common::device::{Device, Sim};
 use options::Options;
+use plot::Picture;
 use report::Replayed;
 use trace::Trace;
 
@@ -24,19 +27,24 @@ fn main() -> ExitCode {
     end("replay", Options::parse(lexopt::Parser::from_env()).and_then(run))
 }
 
-fn run(options: Option<Options>) -> Outcome<()> {
+pub(crate) fn run(options: Option<Options>) -> Outcome<()> {
     let Some(options) = options else {
         print!("{}", options::HELP);
         return Ok(());
     };
     // All files first: a mistake in the last one should not cost the replay of the others.
     let traces = options.files.iter().map(|file| Trace::read(file)).collect::<Outcome<Vec<_>>>()?;
+    // And the file that is to be written, for the same reason.
+    let mut picture = options.plot.as_deref().map(Picture::open).transpose()?;
     for trace in &traces {
         let replayed = match options.backend {
             BackendName::Sim => replay(&options, trace, &Sim::new(options.purpose()))?,
             #[cfg(feature = "cuda")]
             BackendName::Cuda => replay(&options, trace, &common::cuda::Cuda::open()?)?,
         };
+        if let Some((picture, curves)) = picture.take().zip(replayed.curves.as_ref()) {
+            picture.write(&plot::draw(&plot::title(&options, &replayed), curves)?)?;
+        }
         if options.json {
             println!("{}", report::json(&options, &replayed));
         } else {
@@ -57,10 +65,13 @@ pub(crate) fn replay<D: Device>(options: &Options, trace: &Trace, device: &D) ->
         operations: trace.operations.len(),
         streams: trace.streams,
         peak_live_bytes: trace.peak_live_bytes,
+        limit_bytes: options.limit.bytes(trace.peak_live_bytes),
         device_peak_bytes,
+        device_peak_bytes_warm: device.memory_peak(),
         cold,
         warm,
         hazards: device.hazards(),
         first_hazard: device.first_hazard(),
+        curves: program.curves.take(),
     })
 }

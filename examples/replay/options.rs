@@ -25,8 +25,14 @@ Usage: cargo run --release --example replay -- [OPTIONS] FILE...
                        [default: balanced]
       --growth KIND    virtual (mapped granules) or segments [default: virtual]
       --limit BYTES    the most that the pool takes from the device, as 80M or 8G [default: none]
+      --limit-over-live RATIO
+                       the same, as a multiple of the trace's peak of live bytes: 1.03 leaves 3 %
+                       for rounding and fragments. A trace that does not fit ends in an error
       --backend NAME   the device: sim, a simulated one, or cuda, a GPU (when built with
                        `--features cuda`) [default: sim]
+      --plot FILE      draws a picture (SVG) of one trace: the memory that the pool has taken, what of
+                       it is in buffers, and what the trace asked for, over the operations of both
+                       passes. Each operation is then timed by itself, which makes the times rougher
       --json           one JSON object a line for each trace. Memory and driver calls are those of the
                        cold pass, hazards those of both
   -h, --help           this text
@@ -60,6 +66,27 @@ impl FromStr for Kernels {
     }
 }
 
+/// The most that the pool takes from the device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Limit {
+    None,
+    Bytes(u64),
+    /// A multiple of the trace's peak of live bytes.
+    OverLive(f64),
+}
+
+impl Limit {
+    /// In bytes, for a trace with this peak of live bytes.
+    pub(crate) fn bytes(self, peak_live_bytes: u64) -> Option<u64> {
+        match self {
+            Limit::None => None,
+            Limit::Bytes(bytes) => Some(bytes),
+            // A float above all integers becomes the largest.
+            Limit::OverLive(ratio) => Some((peak_live_bytes as f64 * ratio) as u64),
+        }
+    }
+}
+
 /// What to run.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -67,8 +94,9 @@ pub(crate) struct Options {
     pub(crate) kernels: Kernels,
     pub(crate) reuse: Reuse,
     pub(crate) growth: Growth,
-    pub(crate) limit: Option<u64>,
+    pub(crate) limit: Limit,
     pub(crate) backend: BackendName,
+    pub(crate) plot: Option<PathBuf>,
     pub(crate) json: bool,
 }
 
@@ -79,8 +107,9 @@ impl Default for Options {
             kernels: Kernels::Use,
             reuse: Reuse::default(),
             growth: Growth::default(),
-            limit: None,
+            limit: Limit::None,
             backend: BackendName::Sim,
+            plot: None,
             json: false,
         }
     }
@@ -103,7 +132,15 @@ impl Options {
                 Long("kernels") => options.kernels = parser.value()?.parse()?,
                 Long("reuse") => options.reuse = parser.value()?.parse_with(reuse)?,
                 Long("growth") => options.growth = parser.value()?.parse_with(growth)?,
-                Long("limit") => options.limit = Some(parser.value()?.parse::<ByteSize>()?.0),
+                Long("limit") => {
+                    let bytes = parser.value()?.parse::<ByteSize>()?.0;
+                    options.set_limit(Limit::Bytes(bytes))?;
+                }
+                Long("limit-over-live") => {
+                    let ratio = parser.value()?.parse_with(ratio)?;
+                    options.set_limit(Limit::OverLive(ratio))?;
+                }
+                Long("plot") => options.plot = Some(parser.value()?.into()),
                 Long("backend") => options.backend = parser.value()?.parse()?,
                 Long("json") => options.json = true,
                 Short('h') | Long("help") => return Ok(None),
@@ -115,7 +152,29 @@ impl Options {
             let words = "no trace is named; the repository has traces/streams.csv.gz";
             return Err(Failure::Usage(words.to_owned()));
         }
+        if options.plot.is_some() && options.files.len() > 1 {
+            let words = "--plot draws one trace: name one file, and run it once for each";
+            return Err(Failure::Usage(words.to_owned()));
+        }
         Ok(Some(options))
+    }
+
+    fn set_limit(&mut self, limit: Limit) -> Outcome<()> {
+        if self.limit != Limit::None {
+            let words = "one limit is wanted: --limit or --limit-over-live, once";
+            return Err(Failure::Usage(words.to_owned()));
+        }
+        self.limit = limit;
+        Ok(())
+    }
+
+    /// The policy's name.
+    pub(crate) fn reuse_name(&self) -> &'static str {
+        match self.reuse {
+            Reuse::Memory => "memory",
+            Reuse::Speed => "speed",
+            _ => "balanced",
+        }
     }
 }
 
@@ -125,6 +184,13 @@ fn reuse(name: &str) -> Result<Reuse, &'static str> {
         "memory" => Ok(Reuse::Memory),
         "speed" => Ok(Reuse::Speed),
         _ => Err("balanced, memory or speed is wanted"),
+    }
+}
+
+fn ratio(text: &str) -> Result<f64, &'static str> {
+    match text.parse::<f64>() {
+        Ok(ratio) if ratio.is_finite() && ratio >= 1.0 => Ok(ratio),
+        _ => Err("a number of at least 1 is wanted, as 1.03"),
     }
 }
 

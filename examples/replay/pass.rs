@@ -8,6 +8,7 @@ use streampool::{Buffer, PoolStream, Stats, StreamPool};
 
 use super::common::cli::{Failure, Outcome};
 use super::common::device::{Access, Counts, Device, Launch};
+use super::curves::{Curves, Size};
 use super::options::{Kernels, Options};
 use super::trace::{Operation, Trace};
 
@@ -36,13 +37,17 @@ pub(crate) struct Program<'a, D: Device> {
     slots: Vec<Option<Buffer<D::Backend>>>,
     /// The stream of each slot's buffer.
     homes: Vec<usize>,
+    /// Which pass this is.
+    pass: &'static str,
+    /// How the memory goes, where it is to be drawn.
+    pub(crate) curves: Option<Curves>,
 }
 
 impl<'a, D: Device> Program<'a, D> {
     pub(crate) fn new(options: &Options, trace: &'a Trace, device: &'a D) -> Outcome<Self> {
         let mut builder = StreamPool::builder(device.backend());
         builder = builder.reuse(options.reuse).growth(options.growth);
-        if let Some(limit) = options.limit {
+        if let Some(limit) = options.limit.bytes(trace.peak_live_bytes) {
             builder = builder.limit(limit);
         }
         let pool = builder.build()?;
@@ -52,19 +57,23 @@ impl<'a, D: Device> Program<'a, D> {
         }
         let slots = (0..trace.slots).map(|_| None).collect();
         let homes = vec![0; trace.slots];
-        Ok(Program { kernels: options.kernels, trace, device, pool, streams, slots, homes })
+        let curves = options.plot.as_ref().map(|_| Curves::new(trace.operations.len()));
+        let kernels = options.kernels;
+        Ok(Program { kernels, trace, device, pool, streams, slots, homes, pass: "", curves })
     }
 
     /// Does all operations, and at the end frees what the trace leaves.
-    pub(crate) fn run(&mut self, name: &str) -> Outcome<Pass> {
+    pub(crate) fn run(&mut self, name: &'static str) -> Outcome<Pass> {
+        self.pass = name;
         let (before, stats) = (self.device.counts(), self.pool.stats());
         let bar = self.progress_bar(name);
         let mut spent = Duration::ZERO;
-        for (index, operations) in self.trace.operations.chunks(STRIDE).enumerate() {
+        let trace = self.trace;
+        for (index, operations) in trace.operations.chunks(STRIDE).enumerate() {
             let first = index * STRIDE;
-            spent += match self.kernels {
-                Kernels::None => self.only_pool(operations, first)?,
-                Kernels::Use => self.with_kernels(operations, first)?,
+            spent += match self.curves.take() {
+                None => self.take(operations, first)?,
+                Some(curves) => self.take_watched(operations, first, curves)?,
             };
             bar.inc(operations.len() as u64);
         }
@@ -76,6 +85,33 @@ impl<'a, D: Device> Program<'a, D> {
         Ok(Pass { ns_per_op, calls, stats })
     }
 
+    fn take(&mut self, operations: &[Operation], first: usize) -> Outcome<Duration> {
+        match self.kernels {
+            Kernels::None => self.only_pool(operations, first),
+            Kernels::Use => self.with_kernels(operations, first),
+        }
+    }
+
+    /// One operation at a time, with a look at the memory after each.
+    fn take_watched(
+        &mut self,
+        operations: &[Operation],
+        first: usize,
+        mut curves: Curves,
+    ) -> Outcome<Duration> {
+        let mut spent = Duration::ZERO;
+        for (index, operation) in operations.iter().enumerate() {
+            let (Operation::Allocate { slot, .. } | Operation::Free { slot }) = *operation;
+            let freed = self.slots[slot].as_ref().map(Size::of);
+            spent += self.take(std::slice::from_ref(operation), first + index)?;
+            let allocated = self.slots[slot].as_ref().map(Size::of);
+            curves.change(freed, allocated);
+            curves.look(self.device);
+        }
+        self.curves = Some(curves);
+        Ok(spent)
+    }
+
     /// Nothing but the pool's calls, timed together.
     fn only_pool(&mut self, operations: &[Operation], first: usize) -> Outcome<Duration> {
         let start = Instant::now();
@@ -83,7 +119,8 @@ impl<'a, D: Device> Program<'a, D> {
             match *operation {
                 Operation::Allocate { slot, bytes, stream } => {
                     let buffer = self.streams[stream].alloc(bytes);
-                    self.slots[slot] = Some(buffer.map_err(|error| failed(first + index, error))?);
+                    self.slots[slot] =
+                        Some(buffer.map_err(|error| failed(self.pass, first + index, error))?);
                 }
                 Operation::Free { slot } => drop(self.slots[slot].take()),
             }
@@ -102,7 +139,7 @@ impl<'a, D: Device> Program<'a, D> {
                     let start = Instant::now();
                     let buffer = self.streams[stream].alloc(bytes);
                     spent += start.elapsed().saturating_sub(look);
-                    let buffer = buffer.map_err(|error| failed(first + index, error))?;
+                    let buffer = buffer.map_err(|error| failed(self.pass, first + index, error))?;
                     let (address, bytes) = (buffer.device_ptr(), bytes as u64);
                     self.device.handed_out(self.streams[stream].raw(), address, bytes);
                     self.touch(stream, address, bytes, Access::Write)?;
@@ -141,6 +178,9 @@ impl<'a, D: Device> Program<'a, D> {
         for slot in 0..self.slots.len() {
             drop(self.end_use(slot)?);
         }
+        if let Some(curves) = &mut self.curves {
+            curves.end_pass();
+        }
         Ok(())
     }
 
@@ -169,6 +209,6 @@ fn cost_of_a_look() -> Duration {
     looks.min().unwrap_or_default()
 }
 
-fn failed(index: usize, error: streampool::Error) -> Failure {
-    Failure::Run(format!("operation {} of the trace: {error}", index + 1).into())
+fn failed(pass: &str, index: usize, error: streampool::Error) -> Failure {
+    Failure::Run(format!("{pass} pass, operation {} of the trace: {error}", index + 1).into())
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::common::table::Table;
+use super::curves::Curves;
 use super::options::Options;
 use super::pass::Pass;
 
@@ -12,17 +13,27 @@ pub(crate) struct Replayed {
     pub(crate) operations: usize,
     pub(crate) streams: usize,
     pub(crate) peak_live_bytes: u64,
+    /// The most that the pool was allowed to take.
+    pub(crate) limit_bytes: Option<u64>,
     /// The most that was taken from the device in the cold pass, by the device's own account.
     pub(crate) device_peak_bytes: u64,
+    /// The same in both passes.
+    pub(crate) device_peak_bytes_warm: u64,
     pub(crate) cold: Pass,
     pub(crate) warm: Pass,
     pub(crate) hazards: Option<u64>,
     pub(crate) first_hazard: Option<String>,
+    /// How the memory went, where it is to be drawn.
+    pub(crate) curves: Option<Curves>,
 }
 
 impl Replayed {
     pub(crate) fn taken_over_live(&self) -> f64 {
         self.device_peak_bytes as f64 / self.peak_live_bytes as f64
+    }
+
+    pub(crate) fn taken_over_live_warm(&self) -> f64 {
+        self.device_peak_bytes_warm as f64 / self.peak_live_bytes as f64
     }
 }
 
@@ -33,11 +44,14 @@ pub(crate) fn json(options: &Options, own: &Replayed) -> Value {
         "trace": own.trace,
         "backend": options.backend.as_str(),
         "kernels": options.kernels.as_str(),
+        "reuse": options.reuse_name(),
+        "limit_bytes": own.limit_bytes,
         "operations": own.operations,
         "streams": own.streams,
         "peak_live_bytes": own.peak_live_bytes,
         "device_peak_bytes": own.device_peak_bytes,
         "taken_over_live": own.taken_over_live(),
+        "warm_taken_over_live": own.taken_over_live_warm(),
         "cold_ns_per_op": own.cold.ns_per_op,
         "warm_ns_per_op": own.warm.ns_per_op,
         "mapping_calls": calls.mapping_calls,
@@ -64,6 +78,16 @@ pub(crate) fn text(options: &Options, own: &Replayed) -> String {
         own.taken_over_live(),
         mib(own.peak_live_bytes),
     );
+    if own.device_peak_bytes_warm > own.device_peak_bytes {
+        text += &format!(
+            "in the warm pass {:.1} MiB, {:.3} times\n",
+            mib(own.device_peak_bytes_warm),
+            own.taken_over_live_warm(),
+        );
+    }
+    if let Some(limit) = own.limit_bytes {
+        text += &format!("the pool's limit: {:.1} MiB\n", mib(limit));
+    }
     text += &match own.hazards {
         None => "this device cannot tell hazards\n\n".to_owned(),
         Some(count) => format!("hazards (uses that nothing orders): {count}\n\n"),

@@ -18,7 +18,10 @@ pub mod sim;
 /// # What the pool owes
 ///
 /// - It calls no verb while it holds a lock that an allocation or a free takes.
-/// - It unmaps or frees memory only after its last use has completed *on the host's evidence*.
+/// - It unmaps addresses, and frees memory, only after the last use by those addresses, or of that memory,
+///   has completed *on the host's evidence*.
+/// - It has a granule mapped at several addresses, but uses it by one of them at a time: it hands memory out
+///   by another address only after the last use by the one before has completed on the host's evidence.
 /// - It queries and synchronizes only events that it created, recorded while their stream, or for an event
 ///   of the context any stream that it knows, was not capturing; it never queries a stream.
 ///
@@ -154,8 +157,10 @@ pub unsafe trait Backend: Send + Sync + 'static {
         granule: Self::Granule,
     ) -> Result<(), (Self::Granule, Self::Error)>;
 
-    /// Maps a whole granule of `bytes` bytes at `address`. Nothing may touch it before
-    /// [`set_access`](Self::set_access).
+    /// Maps a whole granule of `bytes` bytes at `address`, whether or not it is mapped elsewhere: the
+    /// addresses then name the same memory, each with an access of its own, and what was written by the one
+    /// before it completed is read by the other afterwards (CUDA C++ Programming Guide, "Virtual Aliasing
+    /// Support"). Nothing may touch it before [`set_access`](Self::set_access).
     ///
     /// # Errors
     ///
@@ -177,7 +182,8 @@ pub unsafe trait Backend: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Any driver error; the range's access is then unknown, and the caller unmaps it.
+    /// Any driver error; the range's access is then unknown, and nothing touches it before another call
+    /// has succeeded.
     ///
     /// # Safety
     ///
@@ -189,7 +195,8 @@ pub unsafe trait Backend: Send + Sync + 'static {
         peers: &[&Self],
     ) -> Result<(), Self::Error>;
 
-    /// Unmaps a range of whole granules. Does not wait for the device.
+    /// Unmaps a range of whole granules. Does not wait for the device. Where they are mapped elsewhere
+    /// too, they stay so, and work that uses them there goes on.
     ///
     /// # Errors
     ///
@@ -197,7 +204,8 @@ pub unsafe trait Backend: Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// The range is made of whole mapped granules, and its last use, by any device, has completed.
+    /// The range is made of whole mapped granules, and the last use by its addresses, by any device, has
+    /// completed.
     unsafe fn unmap(&self, address: u64, bytes: u64) -> Result<(), Self::Error>;
 
     /// Makes `peer`'s streams able to use this backend's memory: for granules when the access is set,

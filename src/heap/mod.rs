@@ -119,19 +119,25 @@ impl Heap {
     pub(crate) fn free(&mut self, id: BlockId, mut stamps: Stamps, evidence: &dyn Evidence) {
         stamps.settle(|point| point.epoch <= evidence.completed(point.timeline));
         self.blocks.get_mut(id).stamps = stamps;
-        self.set_state(id, State::Free);
-        self.rejoin(id, evidence);
+        self.leave_state(id);
+        self.blocks.get_mut(id).state = State::Free;
+        self.shelve_joined(id, evidence);
     }
 
-    /// Joins a free block with the neighbours that become clean at the same moment.
-    fn rejoin(&mut self, id: BlockId, evidence: &dyn Evidence) {
+    /// Joins a free block that is on no shelf with the neighbours that become clean at the same moment, and
+    /// puts the union on its shelf.
+    fn shelve_joined(&mut self, mut id: BlockId, evidence: &dyn Evidence) {
         if self.joins_above(id, evidence) {
-            self.join_free(id);
+            self.unshelve(self.blocks.get(id).above);
+            self.join_blocks(id);
         }
         let below = self.blocks.get(id).below;
         if !below.is_none() && self.joins_above(below, evidence) {
-            self.join_free(below);
+            self.unshelve(below);
+            self.join_blocks(below);
+            id = below;
         }
+        self.shelve(id);
     }
 
     /// Hands an out-of-heap thread a block in transit: its owner is a buffer of `home` now, which replaces
@@ -264,17 +270,29 @@ impl Heap {
 
     /// Joins a free block with the free block above it; the union has the free points of both.
     fn join_free(&mut self, id: BlockId) {
-        let above = self.blocks.get(id).above;
         self.unshelve(id);
-        self.unshelve(above);
+        self.unshelve(self.blocks.get(id).above);
+        self.join_blocks(id);
+        self.shelve(id);
+    }
+
+    /// Joins a block with the one above it, neither of them on a shelf; the union has the free points of
+    /// both.
+    fn join_blocks(&mut self, id: BlockId) {
+        let above = self.blocks.get(id).above;
         let stamps = std::mem::take(&mut self.blocks.get_mut(above).stamps);
         self.blocks.join_above(id);
         self.blocks.get_mut(id).stamps.join(&stamps);
-        self.shelve(id);
     }
 
     /// Changes who has a block, and everything that follows from it: accounts, shelves, sets.
     fn set_state(&mut self, id: BlockId, state: State) {
+        self.leave_state(id);
+        self.enter_state(id, state);
+    }
+
+    /// The first half: nobody has the block, and no account counts it.
+    fn leave_state(&mut self, id: BlockId) {
         let block = self.blocks.get(id);
         let bytes = block.bytes;
         match block.state {
@@ -289,7 +307,11 @@ impl Heap {
                 self.holes.remove(&block.address);
             }
         }
+    }
+
+    fn enter_state(&mut self, id: BlockId, state: State) {
         self.blocks.get_mut(id).state = state;
+        let bytes = self.blocks.get(id).bytes;
         match state {
             State::Free => self.shelve(id),
             State::Out => self.bytes.out += bytes,

@@ -51,6 +51,8 @@ impl Heap {
             block.state == State::Free && super::search::is_covered(&block.stamps, taker, evidence)
         };
         let mut starts = Vec::new();
+        // How far up the blocks and holes in a row are known to be usable, and what is next.
+        let (mut reach, mut next) = (0, BlockId::NONE);
         for &hole in self.holes.values() {
             // A room that takes more than all of the blocks below would not reach the hole.
             starts.clear();
@@ -65,14 +67,15 @@ impl Heap {
                 below = self.blocks.get(below).below;
             }
             let wanted = hole_start + bytes + align;
-            let mut reach = hole_start;
-            let mut at = hole;
-            while !at.is_none()
+            if reach <= hole_start {
+                (reach, next) = (hole_start, hole);
+            }
+            while !next.is_none()
                 && reach < wanted
-                && (self.blocks.get(at).state == State::Hole || usable(at))
+                && (self.blocks.get(next).state == State::Hole || usable(next))
             {
-                reach = self.blocks.get(at).end();
-                at = self.blocks.get(at).above;
+                reach = self.blocks.get(next).end();
+                next = self.blocks.get(next).above;
             }
             for &first in starts.iter().rev() {
                 let block = self.blocks.get(first);
@@ -177,8 +180,9 @@ impl Heap {
 
     /// The holes of the claim got no memory: everything is as before it.
     pub(crate) fn undo_claim(&mut self, claim: Claim, evidence: &dyn Evidence) {
+        let mut holes = claim.holes.into_iter().peekable();
         for id in claim.blocks {
-            if claim.holes.contains(&id) {
+            if holes.next_if_eq(&id).is_some() {
                 self.make_hole(id);
             } else {
                 let stamps = std::mem::take(&mut self.blocks.get_mut(id).stamps);

@@ -85,7 +85,8 @@ impl Heap {
         let (below, above) = (self.blocks.get(taken).below, self.blocks.get(taken).above);
         for rest in [below, above] {
             if !rest.is_none() && self.blocks.get(rest).state == State::Free {
-                self.rejoin(rest, evidence);
+                self.unshelve(rest);
+                self.shelve_joined(rest, evidence);
             }
         }
         Some(taken)

@@ -37,6 +37,8 @@ pub(super) struct Central<B: Backend> {
     strangers: Option<Strangers<B>>,
     /// The memory behind the heap's ranges.
     pub(super) pieces: Pieces<B::Granule>,
+    /// All memory that the device has, in bytes, once it was asked.
+    pub(super) device_total: Option<u64>,
     /// Plain segments that a thread is taking from the device, in bytes.
     pub(super) taking: u64,
     /// The part of what the heap has in transit that the device has not given yet, in bytes.
@@ -76,6 +78,7 @@ impl<B: Backend> Central<B> {
             retired: Vec::new(),
             strangers: None,
             pieces: Pieces::new(),
+            device_total: None,
             taking: 0,
             claimed: 0,
             returning: 0,

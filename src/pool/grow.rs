@@ -1,9 +1,10 @@
 //! Growth: memory from the device, or free memory behind other addresses.
 
 use super::PoolCore;
+use super::backing::Backing;
 use super::central::Central;
 use super::miss::{Mark, Miss};
-use super::plan::{Backing, Means, Spare};
+use super::plan::{Aim, Means, Spare};
 use crate::backend::{Backend, ErrorKind};
 use crate::config::Growth;
 use crate::error::Error;
@@ -80,6 +81,9 @@ impl<B: Backend> PoolCore<B> {
         if mark == Mark::Floor && self.exhausted.load(host::Ordering::Relaxed) {
             return None;
         }
+        if mark == Mark::Floor && self.is_above_floor() {
+            return None;
+        }
         let block = match self.granularity() {
             Some(granularity) => self.grow_range(miss, mark, granularity),
             None => self.grow_segment(miss, mark),
@@ -103,6 +107,13 @@ impl<B: Backend> PoolCore<B> {
         (bytes + align - crate::heap::size_class::GRAIN).next_multiple_of(granularity)
     }
 
+    /// Whether the floor is no reason to grow: the usual case, and no room needs to be looked for.
+    fn is_above_floor(&self) -> bool {
+        let central = self.central.lock();
+        let reserved = central.reserved();
+        reserved >= self.config.floor && central.churned <= reserved / CHURN
+    }
+
     /// The most that may be reserved, by a mark.
     fn cap(
         &self,
@@ -124,7 +135,21 @@ impl<B: Backend> PoolCore<B> {
         }
     }
 
+    /// Grows by virtual memory; not at all for more than the device has.
     fn grow_range(&self, miss: &mut Miss<'_, B>, mark: Mark, granularity: u64) -> Option<BlockId> {
+        let bytes = miss.size.bytes;
+        match self.device_total() {
+            Ok(total) if bytes <= total => {}
+            Ok(_) => {
+                let over_limit = self.limit.is_some_and(|limit| bytes > limit);
+                miss.over_limit |= over_limit && mark == Mark::Limit;
+                return None;
+            }
+            Err(error) => {
+                miss.asked.meet(error);
+                return None;
+            }
+        }
         let mut frugal = false;
         loop {
             match self.claim_room(miss, mark, frugal, granularity) {
@@ -137,7 +162,7 @@ impl<B: Backend> PoolCore<B> {
                             self.meet_shortage(miss, error);
                             return None;
                         }
-                        // The device may have less than a whole unit, or clean memory will do.
+                        // The device may have less than a whole unit, or another room needs less.
                         frugal = true;
                     }
                 },
@@ -148,6 +173,8 @@ impl<B: Backend> PoolCore<B> {
                         return None;
                     }
                 }
+                // Another room may have more of what it needs.
+                Claimed::OverCap if mark == Mark::Limit && !frugal => frugal = true,
                 Claimed::OverCap => {
                     miss.over_limit |= mark == Mark::Limit;
                     return None;
@@ -183,9 +210,12 @@ impl<B: Backend> PoolCore<B> {
             unit: if frugal { granularity } else { unit(reserved, granularity) },
             cap: reserved,
             spare: Spare::Parked,
+            aim: if frugal { Aim::LittleMemory } else { Aim::FewMappings },
         };
         let Some((room, cost)) = central.find_room(bytes, align, &taker, &means) else {
-            return Claimed::NoRoom;
+            // All of a room would be reserved: what is above the mark anyway needs no addresses.
+            let over_cap = bytes > self.cap(central, &streams, (bytes, mark));
+            return if over_cap { Claimed::OverCap } else { Claimed::NoRoom };
         };
         if cost > 0 {
             means.cap = self.cap(central, &streams, (bytes, mark));
@@ -207,13 +237,23 @@ impl<B: Backend> PoolCore<B> {
 
     /// Reserves another range of addresses, for a request of this size at least.
     fn reserve_addresses(&self, bytes: u64, granularity: u64) -> Result<(), Error> {
-        let total = self.driver.memory_info()?.total;
-        let wanted = total.saturating_mul(RANGE_FACTOR).max(bytes.saturating_mul(2));
+        let wanted = self.device_total()?.saturating_mul(RANGE_FACTOR).max(bytes.saturating_mul(2));
         let wanted = wanted.next_multiple_of(granularity);
         let reserve = |own: &B| own.reserve_range(wanted);
         let address = self.driver.memory("reserve a range of addresses", reserve)?;
         self.central.lock().heap.add_range(address, wanted, granularity);
         Ok(())
+    }
+
+    /// All memory that the device has, in bytes; asked once.
+    fn device_total(&self) -> Result<u64, Error> {
+        let known = self.central.lock().device_total;
+        if let Some(total) = known {
+            return Ok(total);
+        }
+        let total = self.driver.memory_info()?.total;
+        self.central.lock().device_total = Some(total);
+        Ok(total)
     }
 
     fn grow_segment(&self, miss: &mut Miss<'_, B>, mark: Mark) -> Option<BlockId> {
@@ -302,11 +342,12 @@ impl<B: Backend> PoolCore<B> {
             central.taking += step;
             return ReserveClaim::Segment(step);
         };
-        let Some(room) = central.find_vacant(step) else {
+        let Some(room) = central.find_vacant(step, granularity, granularity) else {
             return ReserveClaim::NoRoom { step, granularity };
         };
         let (unit, spare) = (granularity, Spare::Nothing);
-        let means = Means { granularity, granule: step, unit, cap: u64::MAX, spare };
+        let (cap, aim) = (u64::MAX, Aim::FewMappings);
+        let means = Means { granularity, granule: step, unit, cap, spare, aim };
         let plan = central.plan(room, &means);
         ReserveClaim::Room(central.begin_growth(plan))
     }

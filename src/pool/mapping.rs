@@ -2,8 +2,8 @@
 //! unmapped and destroyed when they go back.
 
 use super::PoolCore;
+use super::backing::{Backing, Part};
 use super::pieces::Leaving;
-use super::plan::{Backing, Part};
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::heap::BlockId;
@@ -30,10 +30,7 @@ impl<B: Backend> PoolCore<B> {
 
     /// Notes in the parts what has succeeded.
     fn make_calls(&self, backing: &mut Backing<B::Granule>) -> Result<(), Error> {
-        for part in backing.parts.iter_mut().filter(|part| part.piece.is_none()) {
-            let create = |own: &B| own.create_granule(part.bytes);
-            part.granule = Some(self.driver.memory("create a granule", create)?);
-        }
+        self.create_granules(&mut backing.parts)?;
         for run in backing.stale.chunk_by_mut(|left, right| left.place.end == right.address) {
             let (address, bytes) = (run[0].address, run[run.len() - 1].place.end - run[0].address);
             // SAFETY: the places are whole mapped granules side by side. They are dormant: their last use
@@ -55,6 +52,29 @@ impl<B: Backend> PoolCore<B> {
             left.access == right.access && left.address + left.bytes == right.address
         }) {
             self.make_accessible(run)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the memory from the device that the parts lack: all of it, or none. A pool must not hold all
+    /// that a device has left because of a request that it cannot serve.
+    fn create_granules(&self, parts: &mut [Part<B::Granule>]) -> Result<(), Error> {
+        let lacks = |part: &&mut Part<B::Granule>| part.piece.is_none();
+        for part in parts.iter_mut().filter(lacks) {
+            let create = |own: &B| own.create_granule(part.bytes);
+            match self.driver.memory("create a granule", create) {
+                Ok(granule) => part.granule = Some(granule),
+                Err(error) => {
+                    for part in parts.iter_mut().filter(lacks) {
+                        let Some(granule) = part.granule.take() else { break };
+                        // SAFETY: the granule is of this backend, and was mapped nowhere yet.
+                        let went = unsafe { self.driver.destroy_granule(granule) };
+                        // What the driver does not take back is kept, as any other memory.
+                        part.granule = went.err().map(|(granule, _)| granule);
+                    }
+                    return Err(error);
+                }
+            }
         }
         Ok(())
     }
@@ -84,6 +104,7 @@ impl<B: Backend> PoolCore<B> {
             let (address, bytes) = (run[0].0, run.iter().map(|place| place.1).sum());
             // SAFETY: the places are whole mapped granules side by side. They are dormant: their last use
             // has completed, because only clean memory leaves a place, and nobody has got them since.
+            // Nobody else unmaps them, or maps there meanwhile, because their pieces are leaving.
             let unmap = |own: &B| unsafe { own.unmap(address, bytes) };
             if let Err(error) = self.driver.memory("unmap granules", unmap) {
                 kept.extend(run.iter().map(|place| place.0));
@@ -110,11 +131,7 @@ impl<B: Backend> PoolCore<B> {
                     central.pieces.remove(piece);
                 }
                 Err((granule, error)) => {
-                    central.pieces.put_granule(piece, granule);
-                    for address in places {
-                        central.pieces.add_place(piece, address, false);
-                    }
-                    central.pieces.park(piece);
+                    central.pieces.stay(piece, granule, places);
                     result = error.map_or(result, Err);
                 }
             }

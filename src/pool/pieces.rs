@@ -12,6 +12,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use crate::fault::seeded;
+
 /// Names a piece of one pool. A name is used again when its piece has gone back to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PieceId(usize);
@@ -38,6 +40,9 @@ pub(super) enum Status {
     Parked,
     /// A thread makes driver calls for it.
     InTransit,
+    /// On its way back to the device: its places are just being unmapped, so that nothing else can be
+    /// mapped there until that is over.
+    Leaving,
 }
 
 /// Where a piece is mapped.
@@ -146,10 +151,24 @@ impl<G> Pieces<G> {
         }
     }
 
-    /// A piece has gone back to the device.
+    /// A piece has gone back to the device, and is mapped nowhere any more.
     pub(super) fn remove(&mut self, piece: PieceId) {
-        self.all[piece.0] = None;
+        let own = self.all[piece.0].take().expect("a piece that is named is there");
+        for address in own.places {
+            self.places.remove(&address);
+        }
         self.vacant.push(piece);
+    }
+
+    /// A piece that was leaving stays, mapped at these of its places: it is parked again.
+    pub(super) fn stay(&mut self, piece: PieceId, granule: G, places: Vec<u64>) {
+        let own = self.all[piece.0].as_mut().expect("a piece that is named is there");
+        debug_assert_eq!(own.status, Status::Leaving);
+        for address in own.places.iter().filter(|own| !places.contains(own)) {
+            self.places.remove(address);
+        }
+        (own.granule, own.places, own.status) = (Some(granule), places, Status::InTransit);
+        self.park(piece);
     }
 
     /// Takes a parked piece, to be active or mapped elsewhere.
@@ -230,28 +249,29 @@ impl<G> Pieces<G> {
         }
     }
 
-    /// Takes parked pieces out, the largest first, until `wanted` bytes are found or no more is.
+    /// Takes parked pieces out until `wanted` bytes are found or no more is: the largest that are not more
+    /// than what is missing, and where there is none such the smallest.
     pub(super) fn take_parked(&mut self, wanted: u64) -> Vec<Leaving<G>> {
         let (mut taken, mut total) = (Vec::new(), 0);
-        for piece in self.parked() {
-            if total >= wanted {
-                break;
-            }
-            if self.get(piece).unmapping == 0 {
-                total += self.get(piece).bytes;
-                taken.push(piece);
-            }
-        }
-        let leave = |piece| {
+        while total < wanted {
+            let may_leave = |(_, piece): &&(u64, PieceId)| {
+                self.get(*piece).unmapping == 0 || seeded!(GoneWhileUnmapped)
+            };
+            let most = (wanted - total, PieceId(usize::MAX));
+            let found = (self.parked.range(..=most).rev().find(may_leave))
+                .or_else(|| self.parked.range(most..).find(may_leave));
+            let Some(&(bytes, piece)) = found else { break };
+            total += bytes;
             self.unpark(piece);
             let own = self.get_mut(piece);
-            let (bytes, places) = (own.bytes, std::mem::take(&mut own.places));
-            for address in &places {
-                self.places.remove(address);
+            if !seeded!(LeavingReused) {
+                own.status = Status::Leaving;
             }
-            Leaving { piece, granule: self.take_granule(piece), bytes, places }
-        };
-        taken.into_iter().map(leave).collect()
+            let (granule, places) = (own.granule.take(), own.places.clone());
+            let granule = granule.expect("nobody else makes calls with it");
+            taken.push(Leaving { piece, granule, bytes, places });
+        }
+        taken
     }
 
     fn get(&self, piece: PieceId) -> &Piece<G> {

@@ -1,12 +1,13 @@
 //! Which room a growth takes, and what memory gets behind it: what can be decided with no driver call.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 
 use super::central::Central;
-use super::pieces::{PieceId, Place, Status};
+use super::pieces::{PieceId, Status};
 use crate::backend::Backend;
-use crate::heap::{Claim, Room};
+use crate::fault::seeded;
+use crate::heap::Room;
 use crate::order::Taker;
 
 /// How many bytes of memory may come from where.
@@ -21,6 +22,16 @@ pub(super) struct Means {
     /// The most that may be reserved.
     pub(super) cap: u64,
     pub(super) spare: Spare,
+    pub(super) aim: Aim,
+}
+
+/// What makes one room better than another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// Few driver calls.
+    FewMappings,
+    /// Little memory that could be elsewhere: where all of it may be too little.
+    LittleMemory,
 }
 
 /// Which free memory may get behind a room at which it is not mapped.
@@ -36,21 +47,21 @@ pub(super) enum Spare {
 /// What is to be behind a room.
 #[derive(Debug)]
 pub(super) struct Plan {
-    room: Room,
+    pub(super) room: Room,
     /// How much of each of its holes gets memory.
-    backed: Vec<Range<u64>>,
-    parts: Vec<(Range<u64>, Source)>,
+    pub(super) backed: Vec<Range<u64>>,
+    pub(super) parts: Vec<(Range<u64>, Source)>,
     /// Where clean pieces are active that are wanted here.
-    moved: Vec<Range<u64>>,
+    pub(super) moved: Vec<Range<u64>>,
     /// Dormant places of pieces that are in use elsewhere: to be unmapped first.
-    stale: Vec<u64>,
+    pub(super) stale: Vec<u64>,
     /// What has to come from the device, in bytes.
     pub(super) fresh: u64,
 }
 
 /// Where a part's memory comes from.
 #[derive(Clone, Copy, Debug)]
-enum Source {
+pub(super) enum Source {
     /// A piece that is mapped here.
     Here(PieceId),
     /// A piece that is mapped elsewhere, at most.
@@ -58,47 +69,9 @@ enum Source {
     Device,
 }
 
-/// A claimed room, and what memory gets behind it.
-#[derive(Debug)]
-pub(super) struct Backing<G> {
-    pub(super) claim: Claim,
-    pub(super) parts: Vec<Part<G>>,
-    pub(super) stale: Vec<Stale>,
-    /// What has to come from the device, in bytes.
-    pub(super) fresh: u64,
-}
-
-/// A part of a claimed room's holes: one piece.
-#[derive(Debug)]
-pub(super) struct Part<G> {
-    pub(super) address: u64,
-    pub(super) bytes: u64,
-    /// None until the device has given the memory.
-    pub(super) piece: Option<PieceId>,
-    /// To be mapped, if it is not mapped here.
-    pub(super) granule: Option<G>,
-    pub(super) mapped: bool,
-    pub(super) access: bool,
-}
-
-/// A place to be unmapped.
-#[derive(Debug)]
-pub(super) struct Stale {
-    pub(super) address: u64,
-    pub(super) place: Place,
-    pub(super) unmapped: bool,
-}
-
-impl<G> Backing<G> {
-    /// Whether a driver call has to be made before it can be used.
-    pub(super) fn needs_calls(&self) -> bool {
-        self.parts.iter().any(|part| !part.mapped || !part.access)
-    }
-}
-
 impl<B: Backend> Central<B> {
-    /// The room for a request that costs the fewest mappings, and what they are about; of those that
-    /// cost none the lowest, so that a program that goes round in a circle meets itself again.
+    /// The best room for a request, and what it costs; of those that cost nothing the lowest, so that a
+    /// program that goes round in a circle meets itself again.
     pub(super) fn find_room(
         &self,
         bytes: u64,
@@ -109,17 +82,33 @@ impl<B: Backend> Central<B> {
         let mut best: Option<(Room, u64)> = None;
         self.heap.each_room(bytes, align, taker, &self.timelines, |room| {
             let bound = best.map_or(u64::MAX, |(_, cost)| cost);
-            let cost = self.cost(&room, means, bound);
-            if cost < bound {
+            if let Some(cost) = self.cost(&room, means, bound) {
                 best = Some((room, cost));
             }
-            if cost == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            match best {
+                Some((_, 0)) => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
         });
-        best
+        // Where the rest of every hole that is large enough lies behind addresses that are just being
+        // unmapped.
+        best.or_else(|| {
+            let room = self.find_vacant(bytes, align, means.granularity)?;
+            Some((room, self.cost(&room, means, u64::MAX)?))
+        })
     }
 
-    /// The mappings and unmappings that a room needs, `bound` or more if they are as many.
-    fn cost(&self, room: &Room, means: &Means, bound: u64) -> u64 {
+    /// What a room costs, by the aim, if it is possible and that is less than `bound`.
+    fn cost(&self, room: &Room, means: &Means, bound: u64) -> Option<u64> {
+        let cost = match means.aim {
+            Aim::FewMappings => self.mappings(room, means, bound)?,
+            Aim::LittleMemory => self.memory(room, means)?,
+        };
+        (cost < bound).then_some(cost)
+    }
+
+    /// The mappings and unmappings that a room needs, if it is possible and they are fewer than `bound`.
+    fn mappings(&self, room: &Room, means: &Means, bound: u64) -> Option<u64> {
         let mut used = BTreeSet::new();
         let mut cost = 0;
         for hole in self.heap.holes_of(room) {
@@ -128,16 +117,43 @@ impl<B: Backend> Central<B> {
             for (address, place) in self.pieces.places_in(part.clone()) {
                 cost += (address - at).div_ceil(means.granule);
                 at = place.end;
+                if self.pieces.status(place.piece) == Status::Leaving {
+                    return None;
+                }
                 if self.move_to(room, place.piece).is_none() || !used.insert(place.piece) {
                     cost += 2;
                 }
                 if cost >= bound {
-                    return cost;
+                    return None;
                 }
             }
             cost += (part.end - at).div_ceil(means.granule);
+            if cost >= bound {
+                return None;
+            }
         }
-        cost
+        Some(cost)
+    }
+
+    /// The memory that gets into a room's holes, with what is in the room and could get elsewhere, if it is
+    /// possible: the less, the less has to come from the device.
+    fn memory(&self, room: &Room, means: &Means) -> Option<u64> {
+        let mut bytes = 0;
+        for hole in self.heap.holes_of(room) {
+            let part = self.part_of(&hole, room, means);
+            bytes += part.end - part.start;
+            let mut places = self.pieces.places_in(part);
+            if places.any(|(_, place)| self.pieces.status(place.piece) == Status::Leaving) {
+                return None;
+            }
+        }
+        for (address, place) in self.pieces.places_in(room.start..room.end) {
+            let is_active = self.pieces.status(place.piece) == Status::Active(address);
+            if is_active && self.heap.clean_around(&(address..place.end)).is_some() {
+                bytes += place.end - address;
+            }
+        }
+        Some(bytes)
     }
 
     /// The part of a hole that a room needs memory in: whole units, and whole places.
@@ -152,7 +168,7 @@ impl<B: Backend> Central<B> {
     fn move_to(&self, room: &Room, piece: PieceId) -> Option<Option<Range<u64>>> {
         match self.pieces.status(piece) {
             Status::Parked => Some(None),
-            Status::InTransit => None,
+            Status::InTransit | Status::Leaving => None,
             Status::Active(address) => {
                 let range = address..address + self.pieces.bytes(piece);
                 let is_free = !room.meets(&range) && self.heap.clean_around(&range).is_some();
@@ -172,7 +188,8 @@ impl<B: Backend> Central<B> {
             let part = self.part_of(hole, &room, means);
             let mut at = part.start;
             for (address, place) in self.pieces.places_in(part.clone()) {
-                match self.move_to(&room, place.piece).filter(|_| used.insert(place.piece)) {
+                let is_first = |_: &_| used.insert(place.piece) || seeded!(PieceTwice);
+                match self.move_to(&room, place.piece).filter(is_first) {
                     Some(from) => {
                         plan.moved.extend(from);
                         plan.parts.push((address..place.end, Source::Here(place.piece)));
@@ -185,10 +202,13 @@ impl<B: Backend> Central<B> {
             gaps.push(at..part.end);
             plan.backed.push(part);
         }
-        let need: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
-        let mut spare = self.spare(&room, means, need, &used);
+        let largest = gaps.iter().map(|gap| gap.end - gap.start).max().unwrap_or(0);
+        let mut spares = Spares {
+            passed: BTreeMap::new(),
+            source: self.spares(&room, means, &used).filter(|own| own.bytes <= largest),
+        };
         for gap in gaps {
-            self.fill(&mut plan, gap, &mut spare, means);
+            fill(&mut plan, gap, &mut spares, means);
         }
         if let Some(hole) = holes.last() {
             self.grow_ahead(&mut plan, hole, means);
@@ -196,71 +216,33 @@ impl<B: Backend> Central<B> {
         plan
     }
 
-    /// Memory that is free and not behind the room, as much as is needed if there is as much: what is
-    /// parked first, then what is clean elsewhere.
-    fn spare(
+    /// The pieces that are free and not behind the room: those that are parked, the largest first, and then
+    /// those that are clean elsewhere.
+    fn spares(
         &self,
         room: &Room,
         means: &Means,
-        need: u64,
         used: &BTreeSet<PieceId>,
-    ) -> Vec<(PieceId, Option<Range<u64>>)> {
-        let (mut spare, mut total) = (Vec::new(), 0);
-        if means.spare == Spare::Nothing {
-            return spare;
-        }
-        for piece in self.pieces.parked().filter(|piece| !used.contains(piece)) {
-            if total >= need {
-                break;
-            }
-            total += self.pieces.bytes(piece);
-            spare.push((piece, None));
-        }
-        if means.spare == Spare::Parked {
-            return spare;
-        }
-        for clean in self.heap.clean_downwards() {
-            for (address, place) in self.pieces.places_in(clean.clone()).rev() {
-                if total >= need {
-                    return spare;
-                }
+    ) -> impl Iterator<Item = SparePiece> {
+        let pieces = &self.pieces;
+        let parked = (means.spare != Spare::Nothing).then(|| pieces.parked());
+        let parked = parked.into_iter().flatten().map(|piece| {
+            let (bytes, from) = (pieces.bytes(piece), None);
+            SparePiece { piece, bytes, from }
+        });
+        let clean = (means.spare == Spare::Clean).then(|| self.heap.clean_downwards());
+        let clean = clean.into_iter().flatten().flat_map(move |clean| {
+            pieces.places_in(clean.clone()).rev().filter_map(move |(address, place)| {
+                let whole = clean.start <= address && place.end <= clean.end;
                 let range = address..place.end;
-                let whole = clean.start <= range.start && range.end <= clean.end;
-                if whole && !room.meets(&range) && !used.contains(&place.piece) {
-                    total += place.end - address;
-                    spare.push((place.piece, Some(range)));
-                }
-            }
-        }
-        spare
-    }
-
-    /// Plans what gets behind a gap: spare pieces that fit, and for the rest new memory.
-    fn fill(
-        &self,
-        plan: &mut Plan,
-        gap: Range<u64>,
-        spare: &mut Vec<(PieceId, Option<Range<u64>>)>,
-        means: &Means,
-    ) {
-        let mut at = gap.start;
-        while at < gap.end {
-            let left = gap.end - at;
-            let fits = spare.iter().position(|(piece, _)| self.pieces.bytes(*piece) <= left);
-            let (bytes, source) = match fits {
-                Some(index) => {
-                    let (piece, from) = spare.remove(index);
-                    plan.moved.extend(from);
-                    (self.pieces.bytes(piece), Source::Elsewhere(piece))
-                }
-                None => (means.granule.min(left), Source::Device),
-            };
-            if matches!(source, Source::Device) {
-                plan.fresh += bytes;
-            }
-            plan.parts.push((at..at + bytes, source));
-            at += bytes;
-        }
+                (whole && !room.meets(&range)).then_some(SparePiece {
+                    piece: place.piece,
+                    bytes: place.end - address,
+                    from: Some(range),
+                })
+            })
+        });
+        parked.chain(clean).filter(|own| !used.contains(&own.piece))
     }
 
     /// Where the device must give memory anyway, and the hole goes on beyond the room, takes a whole unit,
@@ -279,93 +261,77 @@ impl<B: Backend> Central<B> {
         }
     }
 
-    /// A room of this size with nothing mapped in it.
-    pub(super) fn find_vacant(&self, bytes: u64) -> Option<Room> {
+    /// A room with nothing mapped in it, nor in the rest of its units.
+    pub(super) fn find_vacant(&self, bytes: u64, align: u64, granularity: u64) -> Option<Room> {
+        let needed = bytes.next_multiple_of(granularity);
+        let align = align.max(granularity);
         self.heap.holes(bytes).find_map(|hole| {
-            let mut at = hole.start;
+            let mut at = hole.start.next_multiple_of(align);
             for (address, place) in self.pieces.places_in(hole.clone()) {
-                if address - at >= bytes {
+                if at + needed <= address {
                     break;
                 }
-                at = place.end;
+                at = at.max(place.end.next_multiple_of(align));
             }
-            (hole.end - at >= bytes).then(|| self.heap.room_in(hole.start, at, bytes))
+            (at + needed <= hole.end).then(|| self.heap.room_in(hole.start, at, bytes))
         })
     }
+}
 
-    /// Does of a plan what needs no driver call: claims the room, and takes the pieces.
-    pub(super) fn begin_growth(&mut self, plan: Plan) -> Backing<B::Granule> {
-        let Plan { room, backed, parts, moved, stale, fresh } = plan;
-        let claim = self.heap.claim(room, &backed);
-        for range in moved {
-            self.heap.take_memory(&range);
-            self.pieces.deactivate(range.start);
+/// A free piece that can get behind a room.
+#[derive(Debug)]
+struct SparePiece {
+    piece: PieceId,
+    bytes: u64,
+    /// Where it is active, if it is.
+    from: Option<Range<u64>>,
+}
+
+/// Free pieces, looked for only while they are needed.
+struct Spares<I> {
+    /// Those that were too large for what was left of a gap, by size.
+    passed: BTreeMap<u64, Vec<SparePiece>>,
+    source: I,
+}
+
+impl<I: Iterator<Item = SparePiece>> Spares<I> {
+    /// Takes one of at most `most` bytes.
+    fn take(&mut self, most: u64) -> Option<SparePiece> {
+        if let Some(own) = self.passed.range_mut(..=most).rev().find_map(|(_, own)| own.pop()) {
+            return Some(own);
         }
-        let pieces = &mut self.pieces;
-        let mut part = |(range, source): (Range<u64>, Source)| {
-            let (address, bytes) = (range.start, range.end - range.start);
-            let (mut piece, mut granule, mut mapped, mut access) = (None, None, false, false);
-            match source {
-                Source::Here(own) => {
-                    pieces.unpark(own);
-                    (piece, mapped, access) = (Some(own), true, pieces.place(address).access);
-                }
-                Source::Elsewhere(own) => {
-                    pieces.unpark(own);
-                    (piece, granule) = (Some(own), Some(pieces.take_granule(own)));
-                }
-                Source::Device => {}
+        for own in self.source.by_ref() {
+            if own.bytes <= most {
+                return Some(own);
             }
-            Part { address, bytes, piece, granule, mapped, access }
-        };
-        let mut parts: Vec<_> = parts.into_iter().map(&mut part).collect();
-        parts.sort_unstable_by_key(|part| part.address);
-        let stale = stale
-            .into_iter()
-            .map(|address| {
-                let place = self.pieces.begin_unmapping(address);
-                Stale { address, place, unmapped: false }
-            })
-            .collect();
-        self.claimed += fresh;
-        Backing { claim, parts, stale, fresh }
+            self.passed.entry(own.bytes).or_default().push(own);
+        }
+        None
     }
+}
 
-    /// The driver calls for a claimed room are over: keeps what they did. Gives the claim back, which is
-    /// to be finished if all of it has memory now, and undone otherwise.
-    pub(super) fn end_growth(&mut self, backing: Backing<B::Granule>, complete: bool) -> Claim {
-        let Backing { claim, parts, stale, fresh } = backing;
-        self.claimed -= fresh;
-        for Stale { address, place, unmapped } in stale {
-            self.pieces.end_unmapping(address, place, unmapped);
-        }
-        for part in parts {
-            let here = part.piece.is_some() && part.granule.is_none();
-            let piece = match (part.piece, part.granule) {
-                (Some(piece), Some(granule)) => {
-                    self.pieces.put_granule(piece, granule);
-                    piece
-                }
-                (Some(piece), None) => piece,
-                (None, Some(granule)) => self.pieces.add(granule, part.bytes),
-                (None, None) => continue,
-            };
-            match (here, part.mapped) {
-                (true, _) => self.pieces.set_access(part.address, part.access),
-                (false, true) => self.pieces.add_place(piece, part.address, part.access),
-                (false, false) => {}
+/// Plans what gets behind a gap: spare pieces that fit, and for the rest new memory.
+fn fill(
+    plan: &mut Plan,
+    gap: Range<u64>,
+    spares: &mut Spares<impl Iterator<Item = SparePiece>>,
+    means: &Means,
+) {
+    let mut at = gap.start;
+    while at < gap.end {
+        let left = gap.end - at;
+        let (bytes, source) = match spares.take(left) {
+            Some(SparePiece { piece, bytes, from }) => {
+                plan.moved.extend(from);
+                (bytes, Source::Elsewhere(piece))
             }
-            if complete {
-                self.pieces.activate(piece, part.address);
-                self.revived += u64::from(here);
-                if part.piece.is_some() && !here {
-                    self.remapped += 1;
-                    self.churned += part.bytes;
-                }
-            } else {
-                self.pieces.park(piece);
+            None => {
+                let bytes = means.granule.min(left);
+                plan.fresh += bytes;
+                (bytes, Source::Device)
             }
-        }
-        claim
+        };
+        plan.parts.push((at..at + bytes, source));
+        at += bytes;
     }
 }

@@ -21,6 +21,37 @@ fn granules_keep_their_bytes_wherever_they_are_mapped() {
 }
 
 #[test]
+fn a_granule_may_be_mapped_at_several_addresses_at_once() {
+    standin().run(|_| {
+        let backend = CudaBackend::open(0).unwrap();
+        let size = backend.granularity().unwrap();
+        let range = backend.reserve_range(2 * size).unwrap();
+        let granule = backend.create_granule(size).unwrap();
+        let places = [range, range + size];
+        // SAFETY: sound because range and granule were just made, and each part is mapped once.
+        unsafe {
+            places.iter().for_each(|at| backend.map(*at, size, &granule).unwrap());
+            // Each place has an access of its own.
+            backend.set_access(range + size, size, &[]).unwrap();
+        }
+        assert_eq!(fill_and_read(&backend, range + size, Some(4)), [4; 4]);
+        // SAFETY: as above.
+        unsafe { backend.set_access(range, size, &[]).unwrap() };
+        assert_eq!(fill_and_read(&backend, range, None), [4; 4]);
+        assert_eq!(fill_and_read(&backend, range, Some(5)), [5; 4]);
+        // SAFETY: sound because the copies have returned.
+        unsafe { backend.unmap(range, size).unwrap() };
+        assert_eq!(fill_and_read(&backend, range + size, None), [5; 4], "it is mapped here still");
+        // SAFETY: as above; then nothing is mapped any more.
+        unsafe {
+            backend.unmap(range + size, size).unwrap();
+            backend.destroy_granule(granule).unwrap();
+            backend.release_range(range, 2 * size).unwrap();
+        }
+    });
+}
+
+#[test]
 fn memory_runs_out_with_its_own_kind() {
     standin().with("STANDIN_MEMORY", 64 * MIB).run(|_| {
         let backend = CudaBackend::open(0).unwrap();

@@ -24,6 +24,10 @@ mod errors;
 mod memory;
 #[path = "../hazards/ordering.rs"]
 mod ordering;
+#[path = "../hazards/remap.rs"]
+mod remap;
+#[path = "../hazards/remap_random.rs"]
+mod remap_random;
 #[path = "../hazards/scope.rs"]
 mod scope;
 #[path = "../hazards/sizes.rs"]

@@ -11,6 +11,7 @@ mod errors;
 mod memory;
 mod ordering;
 mod remap;
+mod remap_random;
 mod scope;
 mod scope_interleaved;
 mod scope_reports;

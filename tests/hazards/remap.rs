@@ -1,7 +1,10 @@
 //! Free memory behind other addresses: a request that no free block fits is served by mapping what is
 //! free elsewhere at a further address.
 
-use streampool::sim::{Call, FaultPlan, Kernel, SimConfig, SimDevice};
+use std::thread;
+
+use streampool::backend::ErrorKind;
+use streampool::sim::{Call, CaptureMode, FaultPlan, Kernel, PausePoint, SimConfig, SimDevice};
 use streampool::{Growth, Reuse};
 
 use super::common::*;
@@ -215,4 +218,191 @@ fn m4_allocate_synchronize_drop_never_goes_to_the_driver_for_memory_after_the_fi
             assert_eq!(calls.mapping_calls(), 0, "{calls:?}");
         }
     });
+}
+
+/// While one thread unmaps what goes back to the device, its addresses are nobody's: another thread must
+/// not map there, whether the unmapping succeeds or not.
+#[test]
+fn h60_addresses_that_are_being_unmapped_are_not_mapped_again() {
+    for refused in [false, true] {
+        let lab = virtually().lab();
+        let [a, b] = lab.streams();
+        let kept = lab.hold(&a, BLOCK);
+        drop(lab.hold(&a, 4 * BLOCK));
+        a.synchronize().unwrap();
+        let pause = lab.device.pause(Call::Unmap, PausePoint::Before);
+        thread::scope(|scope| {
+            let trimming = scope.spawn(|| lab.pool.trim(0));
+            pause.wait_reached();
+            let taken = lab.try_hold(&b, 2 * BLOCK);
+            if refused {
+                lab.device.inject(FaultPlan::new(Call::Unmap));
+            }
+            pause.resume();
+            assert_eq!(trimming.join().unwrap().is_err(), refused);
+            taken.expect("there is memory").write(&b);
+        });
+        lab.accounts_match();
+        drop(kept);
+        lab.let_run();
+        lab.hold(&b, 6 * BLOCK).write(&b);
+        b.synchronize().unwrap();
+        lab.pool.trim(0).unwrap();
+        assert_eq!((lab.device.live_granules(), lab.device.mapped_bytes()), (0, 0));
+    }
+}
+
+/// A free piece that is too large for what is left of a gap keeps no smaller one from it.
+#[test]
+fn m4_of_the_free_pieces_those_are_moved_that_fit() {
+    let lab = virtually().lab_of(16 * MIB);
+    let [a, b] = lab.streams();
+    let piece = |bytes| {
+        lab.pool.reserve(lab.stats().reserved + bytes).unwrap();
+        lab.hold(&a, bytes)
+    };
+    let (free, kept): (Vec<_>, Vec<_>) =
+        [2, 4, 4].map(|mib| (piece(mib * MIB), piece(2 * MIB))).into_iter().unzip();
+    drop(free);
+    a.synchronize().unwrap();
+    // What is at hand first are the two of 4 MiB.
+    let (large, calls) = lab.calls_of(|| lab.hold(&b, 6 * MIB));
+    assert_eq!((calls.maps, calls.granule_creates, calls.granule_destroys), (2, 0, 0));
+    large.write(&b);
+    kept.iter().for_each(|own| own.read(&a));
+}
+
+/// Where the room that takes the fewest mappings needs more than there is, another is taken, which has more
+/// of it.
+#[test]
+fn h57_a_room_that_needs_less_memory_is_found_when_the_cheapest_needs_too_much() {
+    let lab = virtually().lab_with(|builder| builder.limit(20 * MIB).late_waits(false));
+    let [a, b] = lab.streams();
+    let mut blocks: Vec<_> = (0..10).map(|_| Some(lab.hold(&a, 2 * MIB))).collect();
+    let lowest = blocks[3].as_ref().unwrap().at();
+    [3, 4, 6].iter().for_each(|n| blocks[*n] = None);
+    a.synchronize().unwrap();
+    let large = lab.hold(&b, 6 * MIB);
+    assert_eq!(lab.stats().remapped, 3);
+    large.write(&b);
+    [0, 8].iter().for_each(|n| blocks[*n] = None);
+    a.synchronize().unwrap();
+    // What stays where it is, because it has not finished, and between two old places of `large`.
+    let gate = lab.device.gate();
+    launch(&lab.device, a.raw(), Kernel::new().after(&gate));
+    blocks[5].as_ref().unwrap().write(&a);
+    blocks[5] = None;
+    let (taken, calls) = lab.calls_of(|| lab.hold(&a, 6 * MIB));
+    assert_eq!(taken.at(), lowest);
+    assert_eq!((calls.maps, calls.unmaps, calls.granule_creates), (2, 1, 0));
+    taken.write(&a);
+    large.read(&b);
+    gate.open();
+}
+
+/// A request that the device cannot serve takes nothing: not what the device has left, and no addresses
+/// if it could never be served.
+#[test]
+fn m5_a_request_that_cannot_be_served_keeps_nothing_of_the_device() {
+    let config = SimConfig { memory_bytes: 64 * MIB, ..SimConfig::default() };
+    let lab = virtually().lab_on(SimDevice::new(config), |builder| builder);
+    let a = lab.stream();
+    let hopeless = || {
+        let (error, calls) = lab.calls_of(|| lab.try_hold(&a, 65 * MIB).unwrap_err());
+        assert!(error.is_out_of_memory() && !error.is_over_limit(), "{error}");
+        assert_eq!((calls.range_reserves, calls.granule_creates), (0, 0));
+    };
+    hopeless();
+    let own = lab.hold(&a, 40 * MIB);
+    hopeless();
+    assert!(lab.try_hold(&a, 32 * MIB).unwrap_err().is_out_of_memory());
+    assert_eq!((lab.device.memory_in_use(), lab.device.mapped_bytes()), (40 * MIB, 40 * MIB));
+    own.write(&a);
+    lab.hold(&a, 24 * MIB).write(&a);
+}
+
+/// While one thread unmaps an old place of a piece, the piece must not go back to the device.
+#[test]
+fn h60_what_is_being_unmapped_at_one_place_does_not_go_back() {
+    let lab = virtually().lab_of(8 * BLOCK);
+    let [a, b] = lab.streams();
+    let kept = in_pieces(&lab, &a);
+    let large = lab.hold(&b, 4 * BLOCK);
+    drop(kept);
+    a.synchronize().unwrap();
+    let pause = lab.device.pause(Call::Unmap, PausePoint::Before);
+    thread::scope(|scope| {
+        // It needs an address that a piece of `large` has as well.
+        let growing = scope.spawn(|| lab.hold(&a, 3 * BLOCK));
+        pause.wait_reached();
+        drop(large);
+        b.synchronize().unwrap();
+        lab.pool.trim(0).unwrap();
+        assert!(lab.device.live_granules() > 0, "two of them are mapped where they are unmapped");
+        pause.resume();
+        growing.join().unwrap().write(&a);
+    });
+    a.synchronize().unwrap();
+    lab.pool.trim(0).unwrap();
+    assert_eq!((lab.device.live_granules(), lab.device.mapped_bytes()), (0, 0));
+}
+
+/// Mapping, unmapping and giving back are allowed while streams capture, and break no capture.
+#[test]
+fn h53_memory_moves_while_a_stream_captures() {
+    for mode in [CaptureMode::Global, CaptureMode::ThreadLocal, CaptureMode::Relaxed] {
+        let lab = virtually().lab_of(8 * BLOCK);
+        let [a, b, c] = lab.streams();
+        let kept = in_pieces(&lab, &a);
+        lab.device.begin_capture(c.raw(), mode).unwrap();
+        let large = lab.hold(&b, 4 * BLOCK);
+        large.write(&b);
+        drop(kept);
+        a.synchronize().unwrap();
+        let (second, calls) = lab.calls_of(|| lab.hold(&a, 3 * BLOCK));
+        assert_eq!((calls.unmaps, calls.maps), (1, 2));
+        second.write(&a);
+        assert!(lab.pool.trim(0).unwrap() > 0);
+        lab.device.end_capture(c.raw()).expect("the capture survives");
+    }
+}
+
+/// The device is lost at any call of a growth: the pool says so, hands nothing out, and ends.
+#[test]
+fn h58_the_device_is_lost_within_a_growth() {
+    for verb in [Call::CreateGranule, Call::Map, Call::SetAccess, Call::Unmap] {
+        let lab = virtually().lab_of(10 * BLOCK).unwatched();
+        let [a, b] = lab.streams();
+        let kept = in_pieces(&lab, &a);
+        let large = lab.hold(&b, 4 * BLOCK);
+        drop(kept);
+        a.synchronize().unwrap();
+        lab.device.inject(FaultPlan::new(verb).kind(ErrorKind::DeviceLost).from_then_on());
+        let lost = [3, 5].iter().find_map(|blocks| lab.try_hold(&a, blocks * BLOCK).err());
+        assert!(lost.expect("it was met").is_device_lost(), "{verb}");
+        assert!(lab.try_hold(&b, BLOCK).unwrap_err().is_device_lost());
+        lab.no_hazard();
+        drop((large, a, b));
+    }
+}
+
+/// A peer has access by every address at which memory is mapped for it.
+#[test]
+fn s4_a_peer_has_access_to_memory_that_has_moved() {
+    let [one, zero] = SimDevice::several(SimConfig::default(), 2).try_into().unwrap();
+    let one = virtually().lab_on(one, |builder| builder);
+    let zero = virtually().lab_on(zero, |builder| builder.limit(8 * BLOCK).peers([&one.pool]));
+    let ([a, b], c) = (zero.streams(), one.stream());
+    let kept = in_pieces(&zero, &a);
+    let large = zero.hold(&b, 4 * BLOCK);
+    assert_eq!(zero.stats().remapped, 6);
+    large.share(&c);
+    one.device.launch(c.raw(), large.writes()).unwrap();
+    drop(large);
+    // What the peer does counts: nothing is moved, or goes back, before it has finished.
+    zero.pool.trim(0).unwrap();
+    one.let_run();
+    c.synchronize().unwrap();
+    drop(kept);
+    zero.hold(&a, 8 * BLOCK).write(&a);
 }

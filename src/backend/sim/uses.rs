@@ -12,7 +12,7 @@ use super::clock::{Clock, Done, OpNumber, TimelineId};
 use super::range_map::RangeMap;
 
 /// One operation's use of some bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Use {
     pub(super) op: OpNumber,
     pub(super) timeline: TimelineId,
@@ -138,6 +138,8 @@ impl Uses {
             for (_, cell) in self.cells.overlapping(&range) {
                 let mut cell = cell.clone();
                 cell.apply(new, true, order);
+                // Once each: parts of a range that was whole before have the same.
+                cell.replaced.retain(|own| !union.replaced.contains(own));
                 union.replaced.append(&mut cell.replaced);
             }
             union.write = Some(new);
