@@ -38,6 +38,33 @@ def check(snapshot):
             assert {"action", "addr", "size", "stream", "time_us"} <= event.keys(), event
 
 
+def play_back(snapshot, device):
+    """Goes back from the snapshot as the viewer does; it draws no block that lies in no segment."""
+    mapped = [
+        (segment["address"], segment["address"] + segment["total_size"])
+        for segment in snapshot["segments"]
+        if segment["device"] == device
+    ]
+    live = {
+        block["address"]: block["size"]
+        for segment in snapshot["segments"]
+        for block in segment["blocks"]
+        if segment["device"] == device and block["state"] == "active_allocated"
+    }
+    for event in reversed(snapshot["device_traces"][device]):
+        start, end = event["addr"], event["addr"] + event["size"]
+        if event["action"] == "segment_unmap":
+            assert all(end <= low or high <= start for low, high in mapped), event
+            mapped.append((start, end))
+        elif event["action"] == "free_completed":
+            assert any(low <= start < high for low, high in mapped), event
+            assert start not in live, event
+            live[start] = event["size"]
+        elif event["action"] == "alloc":
+            assert start in live, event
+            del live[start]
+
+
 def summary(snapshot):
     segments = snapshot["segments"]
     total = sum(segment["total_size"] for segment in segments)
@@ -54,6 +81,8 @@ def summary(snapshot):
         actions = collections.Counter(event["action"] for event in trace)
         told = ", ".join(f"{count} {action}" for action, count in sorted(actions.items()))
         print(f"device {device}: {len(trace)} events{': ' if told else ''}{told}")
+        play_back(snapshot, device)
+        print("  played back to its beginning")
 
 
 def main():

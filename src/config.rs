@@ -65,6 +65,8 @@ pub(crate) struct Config {
     pub(crate) floor: u64,
     pub(crate) late_waits: bool,
     pub(crate) foreign_captures: bool,
+    /// How many events each stream keeps.
+    pub(crate) history: usize,
     pub(crate) on_pressure: Option<PressureHook>,
 }
 
@@ -78,6 +80,7 @@ impl Default for Config {
             floor: DEFAULT_FLOOR,
             late_waits: true,
             foreign_captures: false,
+            history: 0,
             on_pressure: None,
         }
     }
@@ -97,6 +100,7 @@ impl fmt::Debug for Config {
             .field("floor", &self.floor)
             .field("late_waits", &self.late_waits)
             .field("foreign_captures", &self.foreign_captures)
+            .field("history", &self.history)
             .field("on_pressure", &self.on_pressure.is_some())
             .finish()
     }
@@ -196,6 +200,14 @@ impl<B: Backend> PoolBuilder<B> {
     /// before [`StreamPool::close`].
     pub fn foreign_captures(mut self, possible: bool) -> Self {
         self.config.foreign_captures = possible;
+        self
+    }
+
+    /// How many of its latest events each stream keeps, for [`StreamPool::history`]; 0, nothing at all,
+    /// by default. An event takes 64 bytes, which are there from the stream's registration on. Hits and
+    /// frees take a way that is longer by about the price of a look at the clock.
+    pub fn history(mut self, events_per_stream: usize) -> Self {
+        self.config.history = events_per_stream;
         self
     }
 

@@ -21,6 +21,7 @@ mod fault {
     pub(crate) use seeded;
 }
 mod heap;
+pub mod history;
 mod order;
 mod pool;
 mod pool_stream;
@@ -36,6 +37,7 @@ pub use backend::sim;
 pub use buffer::Buffer;
 pub use config::{Growth, PoolBuilder, Pressure, Reuse};
 pub use error::{Error, Shortage};
+pub use history::History;
 pub use pool::{DriverCalls, StreamPool};
 pub use pool_stream::{PoolStream, RetireError};
 pub use quiescent::{QuiescentReport, QuiescentScope};

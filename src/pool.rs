@@ -10,6 +10,7 @@ mod end;
 mod foreign;
 mod gate;
 mod grow;
+mod history;
 mod ladder;
 mod mapping;
 mod miss;
@@ -112,6 +113,8 @@ pub(crate) struct PoolCore<B: Backend> {
     /// Whether this ended pool has nothing to do before another of its streams becomes unused.
     rests: host::AtomicBool,
     steps: Steps,
+    /// There where events are kept.
+    recorder: Option<history::Recorder>,
 }
 
 impl<B: Backend> StreamPool<B> {
@@ -277,6 +280,7 @@ impl<B: Backend> PoolCore<B> {
         PoolCore {
             id: PoolId::fresh(),
             driver: Arc::new(Driver::new(backend)),
+            recorder: history::Recorder::new(config.history),
             config,
             limit: None,
             peers: Vec::new(),

@@ -6,9 +6,11 @@
 mod pickle;
 mod torch;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::backend::StreamKind;
+use crate::history::{Action, History};
 
 /// A pool's memory at one moment.
 ///
@@ -62,7 +64,8 @@ pub struct Block {
     pub address: u64,
     /// The size, in bytes.
     pub bytes: u64,
-    /// What was asked for, in bytes, where the pool has noted it.
+    /// What was asked for, in bytes, of a buffer that the pool's [`history`](crate::PoolBuilder::history)
+    /// tells of.
     pub requested: Option<u64>,
     /// Who has it.
     pub state: BlockState,
@@ -122,6 +125,22 @@ impl Snapshot {
     /// How much is in blocks of a state, in bytes.
     pub fn bytes_of(&self, state: BlockState) -> u64 {
         self.blocks().filter(|block| block.state == state).map(|block| block.bytes).sum()
+    }
+
+    /// Notes what was asked for of the buffers whose allocation a history tells.
+    pub(crate) fn learn(&mut self, history: &History) {
+        let mut asked: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for event in &history.events {
+            if let Action::Allocate { address, bytes, requested, .. } = event.action {
+                asked.insert(address, (bytes, requested));
+            }
+        }
+        for block in self.segments.iter_mut().flat_map(|segment| &mut segment.blocks) {
+            let told = asked.get(&block.address).filter(|own| own.0 == block.bytes);
+            if block.state == BlockState::InUse {
+                block.requested = told.map(|own| own.1);
+            }
+        }
     }
 
     /// The registered stream of a number.

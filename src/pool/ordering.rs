@@ -5,6 +5,7 @@ use crate::backend::Backend;
 use crate::buffer::{Buffer, NAMED};
 use crate::error::{Error, Reason};
 use crate::fault::seeded;
+use crate::history::Action;
 use crate::order::{Closed, Epoch, Evidence, Moment, Timeline, TimelineId};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
@@ -111,6 +112,7 @@ impl<B: Backend> PoolCore<B> {
             self.reject(timeline, closed);
             return Err(error);
         }
+        taker.pool.note(taker, Action::Wait { on: timeline.id().get() });
         if taker.ordered_after(timeline.id(), closed) > FRONTIER {
             taker.pool.prune_frontier(taker);
         }

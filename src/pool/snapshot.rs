@@ -38,7 +38,9 @@ impl<B: Backend> StreamPool<B> {
     /// while its own list is copied: 7 ns for each block of it. The rest, ten times that, is done with no
     /// lock held.
     pub fn snapshot(&self) -> Snapshot {
-        self.core().copies().into_snapshot()
+        let mut snapshot = self.core().copies().into_snapshot();
+        snapshot.learn(&self.history());
+        snapshot
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::pickle::Pickler;
 use super::{Block, BlockState, Segment, Snapshot};
+use crate::history::trace::{Told, leading_to};
+use crate::history::{Event, History};
 
 impl Snapshot {
     /// The snapshot as a pickle of what `torch.cuda.memory._snapshot()` gives, for PyTorch's memory viewer
@@ -13,12 +15,24 @@ impl Snapshot {
     /// waited for is `active_pending_free`, as are blocks in transit and quarantined ones; all other free
     /// blocks are `inactive`.
     pub fn to_pickle(&self) -> Vec<u8> {
+        self.pickle(&[])
+    }
+
+    /// As [`to_pickle`](Self::to_pickle), with the events that led here, for the viewer's timelines. The
+    /// history is to be taken right after the snapshot. Of its events those are told that fit together
+    /// and with the snapshot, by the microsecond; addresses that have no memory behind them any more are
+    /// told as unmapped after their last free, and growth is not told: segments are as they are in the end.
+    pub fn to_pickle_with(&self, history: &History) -> Vec<u8> {
+        self.pickle(&leading_to(history, self))
+    }
+
+    fn pickle(&self, events: &[(&Event, Told)]) -> Vec<u8> {
         let mut pickler = Pickler::new();
         pickler.dict(|own| {
             own.word("segments");
             own.list(&self.segments, |own, segment| self.segment(own, segment));
             own.word("device_traces");
-            own.list([()], |own, ()| own.list([], |own, ()| own.none()));
+            own.list([()], |own, ()| self.trace(own, events));
             own.word("allocator_settings");
             own.dict(|own| {
                 own.word("expandable_segments");
@@ -28,6 +42,40 @@ impl Snapshot {
             own.list([], |own, ()| own.none());
         });
         pickler.finish()
+    }
+
+    /// The events of a device.
+    fn trace(&self, pickler: &mut Pickler, events: &[(&Event, Told)]) {
+        // The viewer takes the two halves of a free for one where they follow each other.
+        let halves = events.iter().flat_map(|(event, told)| {
+            let (actions, address, bytes): (&[&'static str], u64, u64) = match *told {
+                Told::Allocate { address, requested } => (&["alloc"], address, requested),
+                Told::Free { address, requested } => {
+                    (&["free_requested", "free_completed"], address, requested)
+                }
+                Told::Unmap { address, bytes } => (&["segment_unmap"], address, bytes),
+            };
+            actions.iter().map(move |action| (*action, *event, address, bytes))
+        });
+        pickler.list(halves, |own, (action, event, address, bytes)| {
+            own.dict(|own| {
+                own.word("action");
+                own.word(action);
+                let numbers = [
+                    ("addr", address),
+                    ("size", bytes),
+                    ("stream", 0),
+                    ("time_us", event.time_ns / 1000),
+                ];
+                for (name, number) in numbers {
+                    own.word(name);
+                    own.int(number);
+                }
+                let words = event.stream.map(|number| self.stream_words(number));
+                own.word("frames");
+                own.list(words, |own, words: String| frame(own, &words));
+            });
+        });
     }
 
     fn segment(&self, pickler: &mut Pickler, segment: &Segment) {
