@@ -16,7 +16,8 @@ pub enum Reuse {
     /// limit.
     #[default]
     Balanced,
-    /// Reuse before any growth: the least memory, at the price of waits on the device.
+    /// Reuse before any growth: the least memory, at the price of waits on the device. Before it grows beyond
+    /// the soft target a miss also waits on the host, once what is free could make up the request.
     Memory,
     /// Grow before any wait: no stream ever waits for another's memory while the limit allows it.
     Speed,

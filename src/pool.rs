@@ -408,7 +408,7 @@ impl<B: Backend> PoolCore<B> {
             let state = core.state.lock();
             stats.add_stream(&state);
         }
-        central.peak_in_use = central.peak_in_use.max(stats.in_use);
+        central.see_in_use(stats.in_use);
         drop(central);
         stats.finish(
             streams.len() as u64,

@@ -61,6 +61,8 @@ pub struct Stats {
     pub early_steals: u64,
     /// Misses served by a wait on what another stream had queued.
     pub late_steals: u64,
+    /// Misses served after a wait of the host for all that had been submitted.
+    pub synchronized: u64,
     /// Misses served by taking memory from the device, or by free memory from behind other addresses.
     pub growths: u64,
     /// Granules of free memory that were mapped at a further address, where they were wanted.
@@ -122,6 +124,7 @@ pub(crate) struct Steps {
     gathered: AtomicU64,
     early_steals: AtomicU64,
     late_steals: AtomicU64,
+    synchronized: AtomicU64,
     growths: AtomicU64,
     ladders: AtomicU64,
 }
@@ -134,6 +137,7 @@ impl Steps {
             Step::Gather => &self.gathered,
             Step::StealEarly => &self.early_steals,
             Step::StealLate => &self.late_steals,
+            Step::Synchronize => &self.synchronized,
             Step::Grow(_) => &self.growths,
         };
         counter.fetch_add(1, Ordering::Relaxed);
@@ -165,6 +169,7 @@ impl Stats {
         self.gathered = read(&steps.gathered);
         self.early_steals = read(&steps.early_steals);
         self.late_steals = read(&steps.late_steals);
+        self.synchronized = read(&steps.synchronized);
         self.growths = read(&steps.growths);
         self.ladders = read(&steps.ladders);
         self.stray_errors = stray;

@@ -60,6 +60,11 @@ impl Heap {
         self.holes.insert(address, first);
     }
 
+    /// Where the segments begin, in address order.
+    pub(crate) fn segment_starts(&self) -> Vec<u64> {
+        self.segments.by_address.keys().copied().collect()
+    }
+
     /// The reserved ranges that have no memory behind them, which are forgotten.
     pub(crate) fn take_empty_ranges(&mut self) -> Vec<(u64, u64)> {
         let empty: Vec<(u64, u64)> = (self.segments.by_address.iter())

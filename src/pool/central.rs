@@ -149,6 +149,14 @@ impl<B: Backend> Central<B> {
         self.peak_reserved = self.taken();
     }
 
+    /// So many bytes are in use. A program that uses more than ever does not go round in a circle.
+    pub(super) fn see_in_use(&mut self, bytes: u64) {
+        if bytes > self.peak_in_use {
+            self.peak_in_use = bytes;
+            self.churned = 0;
+        }
+    }
+
     /// How much is in use, in bytes: in buffers of these streams.
     pub(super) fn in_use(&self, streams: &[Arc<StreamCore<B>>]) -> u64 {
         streams.iter().map(|core| core.state.lock().in_use()).sum()

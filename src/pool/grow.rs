@@ -26,7 +26,7 @@ const GRANULE_MAX: u64 = 32 << 20;
 /// behind other addresses, and a used byte anywhere in it keeps it where it is. A large request takes
 /// larger ones, which are mapped in fewer calls.
 const GRANULE_FRACTION: u64 = 1024;
-const GRANULES_OF_REQUEST: u64 = 64;
+const GRANULES_OF_REQUEST: u64 = 128;
 /// The default soft target is this fraction above the most that has been in use. Up to there the pool grows
 /// before it makes a stream wait for another, or goes on moving memory.
 const SOFT_SLACK: u64 = 4;
@@ -93,10 +93,7 @@ impl<B: Backend> PoolCore<B> {
             let streams = self.streams();
             let mut central = self.central.lock();
             let peak = central.in_use(&streams) + miss.size.bytes;
-            if peak > central.peak_in_use {
-                central.peak_in_use = peak;
-                central.churned = 0;
-            }
+            central.see_in_use(peak);
         }
         block
     }

@@ -99,8 +99,13 @@ impl<B: Backend> PoolCore<B> {
             .flat_map(|own| own.places.iter().map(|address| (*address, own.bytes)))
             .collect();
         places.sort_unstable();
+        let ranges = self.central.lock().heap.segment_starts();
         let (mut kept, mut result) = (Vec::new(), Ok(()));
-        for run in places.chunk_by(|left, right| left.0 + left.1 == right.0) {
+        // Two reserved ranges may touch, but are two to the driver.
+        let side_by_side = |left: &(u64, u64), right: &(u64, u64)| {
+            left.0 + left.1 == right.0 && ranges.binary_search(&right.0).is_err()
+        };
+        for run in places.chunk_by(side_by_side) {
             let (address, bytes) = (run[0].0, run.iter().map(|place| place.1).sum());
             // SAFETY: the places are whole mapped granules side by side. They are dormant: their last use
             // has completed, because only clean memory leaves a place, and nobody has got them since.

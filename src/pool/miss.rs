@@ -20,7 +20,7 @@ use crate::pool_stream::home::Home;
 /// training step that takes 1.017 times the memory in use in place of 1.034. To drain all of the list would
 /// take 1.015, and half of the hits.
 const LARGE: u64 = 64 << 20;
-const FAR_SMALLER: u64 = 16;
+const FAR_SMALLER: u64 = 64;
 
 /// Whether to cut this block for a request of this size would spoil a large block.
 fn cuts_large(block: u64, bytes: u64) -> bool {
@@ -67,8 +67,10 @@ pub(crate) enum Step {
     Gather,
     /// Take another stream's block, waiting for an event of a moment that the program chose.
     StealEarly,
-    /// The same, waiting for what the other stream has queued by now.
+    /// The same, waiting for what the other streams have queued by now: of one block, or of a union.
     StealLate,
+    /// Wait on the host until everything has finished, and search again.
+    Synchronize,
     /// Take memory from the device up to a mark.
     Grow(Mark),
 }
@@ -83,7 +85,7 @@ pub(crate) enum Mark {
 
 impl Reuse {
     pub(super) fn steps(self) -> &'static [Step] {
-        use Step::{Ask, Covered, Gather, Grow, StealEarly, StealLate};
+        use Step::{Ask, Covered, Gather, Grow, StealEarly, StealLate, Synchronize};
         match self {
             Reuse::Balanced => &[
                 Covered,
@@ -102,6 +104,7 @@ impl Reuse {
                 StealEarly,
                 StealLate,
                 Grow(Mark::SoftTarget),
+                Synchronize,
                 Grow(Mark::Limit),
             ],
             Reuse::Speed => &[
@@ -127,7 +130,8 @@ impl Step {
             Step::Ask => "asking for finished blocks",
             Step::Gather => "gathering every list",
             Step::StealEarly => "waiting for a marked free",
-            Step::StealLate => "waiting for another stream",
+            Step::StealLate => "waiting for other streams",
+            Step::Synchronize => "synchronizing",
             Step::Grow(_) => "taking memory from the device",
         }
     }
@@ -158,7 +162,8 @@ impl<B: Backend> PoolCore<B> {
     /// The steps of the policy, in order.
     pub(super) fn steps_allowed(&self) -> impl Iterator<Item = &'static Step> + use<B> {
         let late_waits = self.config.late_waits;
-        self.config.reuse.steps().iter().filter(move |step| late_waits || **step != Step::StealLate)
+        let is_late = |step: &Step| matches!(step, Step::StealLate | Step::Synchronize);
+        self.config.reuse.steps().iter().filter(move |step| late_waits || !is_late(step))
     }
 
     /// Takes the steps of the policy, in order, until one gives a block in transit.
@@ -169,7 +174,10 @@ impl<B: Backend> PoolCore<B> {
                 Step::Ask => self.take_asked(miss),
                 Step::Gather => self.take_gathered(miss),
                 Step::StealEarly => self.steal(miss, Moment::Early),
-                Step::StealLate => self.steal(miss, Moment::Probe),
+                Step::StealLate => self
+                    .steal(miss, Moment::Probe)
+                    .or_else(|| self.steal_union(miss, Moment::Probe)),
+                Step::Synchronize => self.take_synchronized(miss),
                 Step::Grow(mark) => self.grow(miss, *mark),
             };
             if let Some(block) = block {
@@ -283,6 +291,24 @@ impl<B: Backend> PoolCore<B> {
         }
         self.ask_everything(&mut miss.asked);
         self.take_covered(miss)
+    }
+
+    /// Waits until everything has finished, if what is pending could make up the request, and searches what
+    /// is clean then.
+    fn take_synchronized(&self, miss: &mut Miss<'_, B>) -> Option<BlockId> {
+        let enough = {
+            let central = self.central.lock();
+            central.heap.bytes().pending > 0 && central.free() >= miss.size.bytes
+        };
+        if !enough {
+            return None;
+        }
+        if let Err(error) = self.quiesce_all() {
+            miss.asked.meet(error);
+            return None;
+        }
+        miss.asked.ask_again();
+        self.take_gathered(miss).or_else(|| self.grow(miss, Mark::SoftTarget))
     }
 
     /// Asks for all that is pending.

@@ -752,3 +752,49 @@ fn h19_the_ladder_itself_does_not_block_without_late_waits() {
         gate.open();
     });
 }
+
+/// Blocks that lie side by side and that several streams have freed serve another stream in one piece, with
+/// waits on the device and none of the host, before the pool grows beyond its soft target.
+#[test]
+fn h16_a_late_steal_takes_neighbours_of_several_streams_together() {
+    for (late_waits, waits) in [(true, 3), (false, 0)] {
+        let setup = Setup { growth: Growth::Virtual };
+        let lab = setup.lazy_lab_with(|builder| {
+            builder.floor(0).soft_target(4 * BLOCK).late_waits(late_waits)
+        });
+        let [a, b, c, taker]: [Stream; 4] = lab.streams();
+        let kept = lab.hold(&taker, BLOCK);
+        let held = [lab.hold(&a, BLOCK), lab.hold(&b, BLOCK), lab.hold(&c, BLOCK)];
+        for (own, stream) in held.iter().zip([&a, &b, &c]) {
+            own.write_long(stream);
+        }
+        drop(held);
+        let (union, calls) = lab.calls_of(|| lab.hold(&taker, 3 * BLOCK));
+        assert_eq!((calls.stream_waits, calls.synchronizes()), (waits, 0), "{late_waits}");
+        assert_eq!(lab.stats().reserved, if late_waits { 4 * BLOCK } else { 7 * BLOCK });
+        union.write(&taker);
+        drop(kept);
+    }
+}
+
+/// The policy for the least memory waits on the host rather than grow beyond the soft target, once what is
+/// free could make up the request: here it lies in pieces, which are moved when they are clean.
+#[test]
+fn m5_the_memory_policy_synchronizes_rather_than_grow_beyond_the_soft_target() {
+    for (reuse, synchronizes, reserved) in [(Reuse::Memory, 1, 8), (Reuse::Balanced, 0, 12)] {
+        let setup = Setup { growth: Growth::Virtual };
+        let lab =
+            setup.lazy_lab_with(|builder| builder.floor(0).soft_target(8 * BLOCK).reuse(reuse));
+        let [a, b] = lab.streams();
+        let mut blocks: Vec<Held> = (0..8).map(|_| lab.hold(&a, BLOCK)).collect();
+        blocks.iter().for_each(|own| own.write_long(&a));
+        let kept: Vec<Held> = (0..4).map(|n| blocks.remove(n)).collect();
+        drop(blocks);
+        let (large, calls) = lab.calls_of(|| lab.hold(&b, 4 * BLOCK));
+        assert_eq!(calls.context_synchronizes, synchronizes, "{reuse:?}");
+        assert_eq!(lab.stats().synchronized, synchronizes);
+        assert!(lab.stats().reserved <= reserved * BLOCK, "{:?}", lab.stats());
+        large.write(&b);
+        kept.iter().for_each(|own| own.read(&a));
+    }
+}
