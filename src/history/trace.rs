@@ -44,11 +44,11 @@ pub(crate) fn leading_to<'a>(history: &'a History, snapshot: &Snapshot) -> Vec<(
     let mut told = Vec::with_capacity(history.events.len());
     for event in history.events.iter().rev() {
         match event.action {
-            Action::Allocate { address, bytes, requested, .. } => {
-                if view.live.get(&address) == Some(&(address + bytes)) {
-                    view.live.remove(&address);
-                    told.push((event, Told::Allocate { address, requested }));
-                }
+            Action::Allocate { address, bytes, requested, .. }
+                if view.live.get(&address) == Some(&(address + bytes)) =>
+            {
+                view.live.remove(&address);
+                told.push((event, Told::Allocate { address, requested }));
             }
             Action::Free { address, bytes, requested } => {
                 let end = address + bytes;

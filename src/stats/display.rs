@@ -95,6 +95,7 @@ impl fmt::Display for Stats {
             served("  gathered", self.gathered),
             served("  early steals", self.early_steals),
             served("  late steals", self.late_steals),
+            served("  synchronized", self.synchronized),
             served("  growths", self.growths),
             served("  ladders", self.ladders),
             Line::count("granules re-mapped", self.remapped),
@@ -154,6 +155,7 @@ mod tests {
             gathered: 4,
             early_steals: 3,
             late_steals: 1,
+            synchronized: 2,
             growths: 10,
             remapped: 5,
             revived: 6,
@@ -176,6 +178,7 @@ allocations                       1000          on 8 streams, 983 frees
   gathered                           4    0.4%
   early steals                       3    0.3%
   late steals                        1    0.1%
+  synchronized                       2    0.2%
   growths                           10    1.0%
   ladders                            2    0.2%
 granules re-mapped                   5
