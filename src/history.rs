@@ -39,6 +39,8 @@ pub struct Event {
     pub action: Action,
 }
 
+const _: () = assert!(size_of::<Event>() == 72, "the builder's option says what an event takes");
+
 /// What happened. Sizes are in bytes; streams are told by their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

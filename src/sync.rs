@@ -32,9 +32,9 @@ mod models;
 mod spin;
 
 #[cfg(loom)]
-pub(crate) use blocking::{SpinGuard, SpinLock};
+pub(crate) use blocking::SpinLock;
 #[cfg(not(loom))]
-pub(crate) use spin::{SpinGuard, SpinLock};
+pub(crate) use spin::SpinLock;
 
 /// What stays the standard library's in every build.
 pub(crate) mod host {

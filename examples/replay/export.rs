@@ -7,7 +7,7 @@ use super::options::Options;
 use super::plot::Picture;
 use super::trace::Trace;
 
-/// The most events that a stream keeps: 16 MiB of them.
+/// The most events that a stream keeps: 18 MiB of them.
 const EVENTS_MAX: usize = 1 << 18;
 
 /// How many events each stream keeps, for all of both passes of a trace that is not too long: an

@@ -48,6 +48,10 @@ impl<B: Backend> StreamPool<B> {
 }
 
 impl<B: Backend> PoolCore<B> {
+    pub(crate) fn keeps_history(&self) -> bool {
+        self.recorder.is_some()
+    }
+
     /// The ring of a new stream.
     pub(crate) fn ring_of(&self, id: TimelineId) -> Option<Box<Ring>> {
         let recorder = self.recorder.as_ref()?;

@@ -17,7 +17,7 @@ use crate::order::{Closed, Epoch, Frontier, Stamps, Taker, Timeline, TimelineId}
 use crate::pool::{PoolCore, PooledEvent};
 use crate::prefetch::prefetch;
 use crate::quiescent::ScopeId;
-use crate::sync::{Arc, Lifetime, SpinGuard, SpinLock};
+use crate::sync::{Arc, Lifetime, SpinLock};
 
 /// One stream of one pool.
 pub(crate) struct StreamCore<B: Backend> {
@@ -268,24 +268,22 @@ impl<B: Backend> StreamCore<B> {
     pub(crate) fn hit(&self, size: Rounded, align: u64, len: u64) -> Option<Buffer<B>> {
         let mut state = self.state.lock();
         if state.detours.has(Detours::OF_HITS) && !seeded!(HitsWhileClosing) {
-            return self.hit_by_detour(state, size, align, len);
+            return None;
         }
         let free = state.list.pop(size, align)?;
         state.take(size.bytes);
         Some(Buffer::new(Home::new(self), free.block, free.address, size, len))
     }
 
-    /// The hit of a stream whose pool is closed, which is none, or whose events are kept.
+    /// The hit of a stream whose events are kept: [`hit`](Self::hit) finds none for it.
     #[cold]
     #[inline(never)]
-    fn hit_by_detour(
-        &self,
-        mut state: SpinGuard<'_, StreamState<B>>,
-        size: Rounded,
-        align: u64,
-        len: u64,
-    ) -> Option<Buffer<B>> {
-        if state.detours.has(Detours::CLOSED) {
+    pub(crate) fn noted_hit(&self, size: Rounded, align: u64, len: u64) -> Option<Buffer<B>> {
+        if !self.pool.keeps_history() {
+            return None;
+        }
+        let mut state = self.state.lock();
+        if state.detours.has(Detours::CLOSED) && !seeded!(HitsWhileClosing) {
             return None;
         }
         let free = state.list.pop(size, align)?;
