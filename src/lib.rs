@@ -21,11 +21,13 @@ mod fault {
     pub(crate) use seeded;
 }
 mod heap;
+pub mod history;
 mod order;
 mod pool;
 mod pool_stream;
 mod prefetch;
 mod quiescent;
+pub mod snapshot;
 mod stats;
 mod sync;
 
@@ -35,9 +37,11 @@ pub use backend::sim;
 pub use buffer::Buffer;
 pub use config::{Growth, PoolBuilder, Pressure, Reuse};
 pub use error::{Error, Shortage};
+pub use history::History;
 pub use pool::{DriverCalls, StreamPool};
 pub use pool_stream::{PoolStream, RetireError};
 pub use quiescent::{QuiescentReport, QuiescentScope};
+pub use snapshot::Snapshot;
 pub use stats::{Stats, StreamStats};
 
 #[cfg(all(test, loom))]

@@ -10,6 +10,7 @@ mod end;
 mod foreign;
 mod gate;
 mod grow;
+mod history;
 mod ladder;
 mod mapping;
 mod miss;
@@ -19,6 +20,7 @@ mod plan;
 mod registry;
 mod retire;
 mod settle;
+mod snapshot;
 mod steal;
 mod trim;
 #[cfg(feature = "cuda")]
@@ -111,6 +113,8 @@ pub(crate) struct PoolCore<B: Backend> {
     /// Whether this ended pool has nothing to do before another of its streams becomes unused.
     rests: host::AtomicBool,
     steps: Steps,
+    /// There where events are kept.
+    recorder: Option<history::Recorder>,
 }
 
 impl<B: Backend> StreamPool<B> {
@@ -276,6 +280,7 @@ impl<B: Backend> PoolCore<B> {
         PoolCore {
             id: PoolId::fresh(),
             driver: Arc::new(Driver::new(backend)),
+            recorder: history::Recorder::new(config.history),
             config,
             limit: None,
             peers: Vec::new(),

@@ -120,7 +120,8 @@ impl<B: Backend> PoolStream<B> {
             return None;
         }
         let len = len as u64;
-        self.core.hit(size_class::round(len)?, GRAIN, len)
+        let size = size_class::round(len)?;
+        self.core.hit(size, GRAIN, len).or_else(|| self.core.noted_hit(size, GRAIN, len))
     }
 
     #[inline]
@@ -143,6 +144,9 @@ impl<B: Backend> PoolStream<B> {
     #[cold]
     #[inline(never)]
     fn alloc_miss(&self, size: Rounded, align: u64, len: u64) -> Result<Box<Buffer<B>>, Error> {
+        if let Some(buffer) = self.core.noted_hit(size, align, len) {
+            return Ok(Box::new(buffer));
+        }
         self.core.pool.alloc_miss(&self.core, size, align, len).map(Box::new)
     }
 

@@ -19,6 +19,7 @@ use std::marker::PhantomData;
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::fault::seeded;
+use crate::history::Action;
 use crate::order::{Stamps, TimelineId};
 use crate::pool::{PoolCore, PoolId, StreamPool};
 use crate::sync::{Arc, host, pool_thread_local};
@@ -216,6 +217,7 @@ impl<B: Backend> StreamPool<B> {
         let _call = self.core().begin_blocking_call()?;
         let scope = ScopeId::fresh();
         self.core().quiesce_streams(Some(scope))?;
+        self.core().note_own(Action::ScopeBegin { scope: scope.0 });
         Ok(QuiescentScope::open(Arc::clone(self.core()), scope))
     }
 
@@ -269,7 +271,11 @@ impl<B: Backend> QuiescentScope<B> {
             // In a thread-local destructor they may be gone; the streams still have their accounts.
             Err(_) => Vec::new(),
         };
-        self.pool.settle_scope(self.scope, &shared)
+        let report = self.pool.settle_scope(self.scope, &shared);
+        let QuiescentReport { freed, bytes, clean, deferred } = report;
+        let scope = self.scope.0;
+        self.pool.note_own(Action::ScopeEnd { scope, freed, bytes, clean, deferred });
+        report
     }
 }
 

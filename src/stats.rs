@@ -1,5 +1,7 @@
 //! What a pool holds and has done.
 
+mod display;
+
 use crate::backend::Backend;
 use crate::pool::{DriverCalls, Step};
 use crate::pool_stream::core::StreamState;
@@ -9,6 +11,8 @@ use crate::sync::host::{AtomicU64, Ordering};
 ///
 /// At rest, `reserved` = `in_use` + `free_clean` + `free_pending` + `quarantined`; while other threads
 /// are in calls also + `in_transit`.
+///
+/// `Display` makes a table of it, sizes in MiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

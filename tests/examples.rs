@@ -103,7 +103,7 @@ mod replaying {
     use super::replay::options::{Kernels, Limit, Options};
     use super::replay::report::Replayed;
     use super::replay::trace::{Operation, Trace};
-    use super::replay::{replay, report};
+    use super::replay::{replay, report, run};
 
     fn shipped(options: &Options) -> Replayed {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/streams.csv.gz");
@@ -133,6 +133,41 @@ mod replaying {
         let json = report::json(&options, &replayed);
         assert_eq!(json["device_peak_bytes"], replayed.device_peak_bytes);
         assert_eq!(json.as_object().map(|object| object.len()), Some(19));
+    }
+
+    #[test]
+    fn what_happened_is_written_to_files() {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let [snapshot, perfetto] = ["replay.pickle", "replay.json"].map(|name| folder.join(name));
+        let trace = folder.join("exported.csv");
+        let more = "1,allocate,b0,4194304,0\n2,free,a0,512,1\n";
+        fs::write(&trace, format!("{START}{more}")).expect("the folder can be written");
+        let arguments = [
+            "replay".as_ref(),
+            "--snapshot".as_ref(),
+            snapshot.as_os_str(),
+            "--perfetto".as_ref(),
+            perfetto.as_os_str(),
+            "--json".as_ref(),
+            trace.as_os_str(),
+        ];
+        let options = Options::parse(lexopt::Parser::from_iter(arguments)).expect("good options");
+        run(options).expect("no error");
+        let pickle = fs::read(&snapshot).expect("it is written");
+        assert!(pickle.starts_with(b"\x80\x02}") && pickle.ends_with(b"."));
+        let has = |words: &[u8]| pickle.windows(words.len()).any(|own| own == words);
+        assert!(has(b"active_allocated") && has(b"free_completed"));
+        let text = fs::read_to_string(&perfetto).expect("it is written");
+        let events: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let named = |name: &str| {
+            let events = events["traceEvents"].as_array().expect("a list of events");
+            events.iter().filter(|event| event["name"] == name).count()
+        };
+        let allocated = named("allocate (hit)") + named("allocate (miss)");
+        // Of both passes; at the end of the second one buffer is there still.
+        assert_eq!((allocated, named("free")), (4, 3));
+        let parser = lexopt::Parser::from_iter(["replay", "--snapshot", "a", "b.csv", "c.csv"]);
+        assert!(Options::parse(parser).is_err());
     }
 
     const START: &str = "# a comment\nt_us,action,ptr,bytes,stream\n0,allocate,a0,512,1\n";

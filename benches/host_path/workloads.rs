@@ -46,6 +46,11 @@ pub(crate) const ALL: &[Workload] = &[
         start: |effort| pair(effort, Finish::Never, 500),
     },
     Workload {
+        name: "pair noted",
+        operation: "a pair of a pool that keeps a history",
+        start: noted_pair,
+    },
+    Workload {
         name: "clear: free",
         operation: "one free of 4816 buffers on 37 streams",
         start: |effort| clear(effort, |layer| layer.free),
@@ -130,9 +135,21 @@ fn allocate(stream: &Stream, bytes: usize) -> Buffer<NullBackend> {
 
 fn pair(effort: Effort, finish: Finish, count: usize) -> Round {
     let (_, mut streams) = pool_with(finish, 1);
-    let stream = streams.remove(0);
+    pairs(effort, streams.remove(0), count)
+}
+
+fn pairs(effort: Effort, stream: Stream, count: usize) -> Round {
     (0..1000).for_each(|_| drop(allocate(&stream, 512 * KIB)));
     rounds(effort.rounds, move || in_batches(count, |_| drop(allocate(&stream, 512 * KIB))))
+}
+
+/// With every event noted.
+fn noted_pair(effort: Effort) -> Round {
+    let backend = NullBackend::new(Finish::Always);
+    let pool =
+        StreamPool::builder(backend.clone()).history(1000).build().expect("the options are good");
+    let stream = pool.stream(backend.create_stream()).expect("a null stream registers");
+    pairs(effort, stream, 5000)
 }
 
 /// What an operation has cost in one layer.

@@ -8,6 +8,7 @@
 pub(crate) mod common;
 
 pub(crate) mod curves;
+pub(crate) mod export;
 pub(crate) mod options;
 pub(crate) mod pass;
 pub(crate) mod plot;
@@ -36,6 +37,7 @@ pub(crate) fn run(options: Option<Options>) -> Outcome<()> {
     let traces = options.files.iter().map(|file| Trace::read(file)).collect::<Outcome<Vec<_>>>()?;
     // And the file that is to be written, for the same reason.
     let mut picture = options.plot.as_deref().map(Picture::open).transpose()?;
+    let mut files = export::Files::open(&options)?;
     for trace in &traces {
         let replayed = match options.backend {
             BackendName::Sim => replay(&options, trace, &Sim::new(options.purpose()))?,
@@ -44,6 +46,9 @@ pub(crate) fn run(options: Option<Options>) -> Outcome<()> {
         };
         if let Some((picture, curves)) = picture.take().zip(replayed.curves.as_ref()) {
             picture.write(&plot::draw(&plot::title(&options, &replayed), curves)?)?;
+        }
+        if let Some(exported) = &replayed.exported {
+            files.write(exported)?;
         }
         if options.json {
             println!("{}", report::json(&options, &replayed));
@@ -72,6 +77,7 @@ pub(crate) fn replay<D: Device>(options: &Options, trace: &Trace, device: &D) ->
         warm,
         hazards: device.hazards(),
         first_hazard: device.first_hazard(),
+        exported: program.exported.take(),
         curves: program.curves.take(),
     })
 }

@@ -33,6 +33,11 @@ Usage: cargo run --release --example replay -- [OPTIONS] FILE...
       --plot FILE      draws a picture (SVG) of one trace: the memory that the pool has taken, what of
                        it is in buffers, and what the trace asked for, over the operations of both
                        passes. Each operation is then timed by itself, which makes the times rougher
+      --snapshot FILE  writes, of one trace, what is where in the memory at the end of the warm pass and
+                       the allocations that led there, as PyTorch's memory viewer reads it
+                       (https://pytorch.org/memory_viz; scripts/open-snapshot.py)
+      --perfetto FILE  writes, of one trace, what happened on each stream, as a trace for
+                       https://ui.perfetto.dev. Both make the times rougher: events are noted
       --json           one JSON object a line for each trace. Memory and driver calls are those of the
                        cold pass, hazards those of both
   -h, --help           this text
@@ -97,6 +102,8 @@ pub(crate) struct Options {
     pub(crate) limit: Limit,
     pub(crate) backend: BackendName,
     pub(crate) plot: Option<PathBuf>,
+    pub(crate) snapshot: Option<PathBuf>,
+    pub(crate) perfetto: Option<PathBuf>,
     pub(crate) json: bool,
 }
 
@@ -110,6 +117,8 @@ impl Default for Options {
             limit: Limit::None,
             backend: BackendName::Sim,
             plot: None,
+            snapshot: None,
+            perfetto: None,
             json: false,
         }
     }
@@ -141,6 +150,8 @@ impl Options {
                     options.set_limit(Limit::OverLive(ratio))?;
                 }
                 Long("plot") => options.plot = Some(parser.value()?.into()),
+                Long("snapshot") => options.snapshot = Some(parser.value()?.into()),
+                Long("perfetto") => options.perfetto = Some(parser.value()?.into()),
                 Long("backend") => options.backend = parser.value()?.parse()?,
                 Long("json") => options.json = true,
                 Short('h') | Long("help") => return Ok(None),
@@ -156,7 +167,16 @@ impl Options {
             let words = "--plot draws one trace: name one file, and run it once for each";
             return Err(Failure::Usage(words.to_owned()));
         }
+        if options.exports() && options.files.len() > 1 {
+            let words = "--snapshot and --perfetto write of one trace: name one file";
+            return Err(Failure::Usage(words.to_owned()));
+        }
         Ok(Some(options))
+    }
+
+    /// Whether the pool has to note what it does, to be written to a file.
+    pub(crate) fn exports(&self) -> bool {
+        self.snapshot.is_some() || self.perfetto.is_some()
     }
 
     fn set_limit(&mut self, limit: Limit) -> Outcome<()> {

@@ -9,6 +9,7 @@ use streampool::{Buffer, PoolStream, Stats, StreamPool};
 use super::common::cli::{Failure, Outcome};
 use super::common::device::{Access, Counts, Device, Launch};
 use super::curves::{Curves, Size};
+use super::export::{self, Exported};
 use super::options::{Kernels, Options};
 use super::trace::{Operation, Trace};
 
@@ -41,6 +42,8 @@ pub(crate) struct Program<'a, D: Device> {
     pass: &'static str,
     /// How the memory goes, where it is to be drawn.
     pub(crate) curves: Option<Curves>,
+    /// What is to be written to files, as it was at the end of the latest pass.
+    pub(crate) exported: Option<Exported>,
 }
 
 impl<'a, D: Device> Program<'a, D> {
@@ -50,6 +53,9 @@ impl<'a, D: Device> Program<'a, D> {
         if let Some(limit) = options.limit.bytes(trace.peak_live_bytes) {
             builder = builder.limit(limit);
         }
+        if options.exports() {
+            builder = builder.history(export::events(trace));
+        }
         let pool = builder.build()?;
         let mut streams = Vec::new();
         for _ in 0..trace.streams {
@@ -58,8 +64,10 @@ impl<'a, D: Device> Program<'a, D> {
         let slots = (0..trace.slots).map(|_| None).collect();
         let homes = vec![0; trace.slots];
         let curves = options.plot.as_ref().map(|_| Curves::new(trace.operations.len()));
+        let exported = options.exports().then(Exported::default);
         let kernels = options.kernels;
-        Ok(Program { kernels, trace, device, pool, streams, slots, homes, pass: "", curves })
+        let pass = "";
+        Ok(Program { kernels, trace, device, pool, streams, slots, homes, pass, curves, exported })
     }
 
     /// Does all operations, and at the end frees what the trace leaves.
@@ -80,6 +88,9 @@ impl<'a, D: Device> Program<'a, D> {
         bar.finish_and_clear();
         let calls = self.device.counts() - before;
         let stats = [stats, self.pool.stats()];
+        if let Some(exported) = &mut self.exported {
+            *exported = Exported::of(&self.pool);
+        }
         self.free_rest()?;
         let ns_per_op = spent.as_nanos() as f64 / self.trace.operations.len() as f64;
         Ok(Pass { ns_per_op, calls, stats })

@@ -18,8 +18,10 @@ const IN_USE: RGBColor = RGBColor(0x00, 0x72, 0xb2);
 const LIVE: RGBColor = RGBColor(0xb8, 0xd4, 0xe8);
 const MARK: RGBColor = RGBColor(0x70, 0x70, 0x70);
 
-/// The file that a picture is written to. What it had before stays until then.
+/// The file that a picture, or an export, is written to. What it had before stays until then.
 pub(crate) struct Picture {
+    /// The option that names it.
+    option: &'static str,
     path: PathBuf,
     file: File,
     /// It was not there before.
@@ -30,6 +32,10 @@ pub(crate) struct Picture {
 impl Picture {
     /// Opens the file: where that cannot be done, it is known before the replay begins.
     pub(crate) fn open(path: &Path) -> Outcome<Picture> {
+        Picture::open_for("--plot", path)
+    }
+
+    pub(crate) fn open_for(option: &'static str, path: &Path) -> Outcome<Picture> {
         let mut options = OpenOptions::new();
         options.write(true);
         let (opened, is_new) = match options.clone().create_new(true).open(path) {
@@ -38,13 +44,13 @@ impl Picture {
             }
             opened => (opened, true),
         };
-        let file = opened.map_err(|error| failed("cannot be written", path, &error))?;
-        Ok(Picture { path: path.to_owned(), file, is_new, is_written: false })
+        let file = opened.map_err(|error| failed(option, path, &error))?;
+        Ok(Picture { option, path: path.to_owned(), file, is_new, is_written: false })
     }
 
-    pub(crate) fn write(mut self, svg: &str) -> Outcome<()> {
-        let written = self.file.set_len(0).and_then(|()| self.file.write_all(svg.as_bytes()));
-        written.map_err(|error| failed("cannot be written", &self.path, &error))?;
+    pub(crate) fn write(mut self, content: impl AsRef<[u8]>) -> Outcome<()> {
+        let written = self.file.set_len(0).and_then(|()| self.file.write_all(content.as_ref()));
+        written.map_err(|error| failed(self.option, &self.path, &error))?;
         self.is_written = true;
         Ok(())
     }
@@ -59,8 +65,8 @@ impl Drop for Picture {
     }
 }
 
-fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::Run(format!("--plot: {} {what}: {error}", path.display()).into())
+fn failed(option: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::Run(format!("{option}: {} cannot be written: {error}", path.display()).into())
 }
 
 /// What the picture is of.

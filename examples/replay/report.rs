@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::common::table::Table;
 use super::curves::Curves;
+use super::export::Exported;
 use super::options::Options;
 use super::pass::Pass;
 
@@ -24,6 +25,7 @@ pub(crate) struct Replayed {
     pub(crate) hazards: Option<u64>,
     pub(crate) first_hazard: Option<String>,
     /// How the memory went, where it is to be drawn.
+    pub(crate) exported: Option<Exported>,
     pub(crate) curves: Option<Curves>,
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::fault::seeded;
-use crate::order::Stamps;
+use crate::order::{Stamps, TimelineId};
 
 /// Names a block of one heap. A name is used again when its block has been joined to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,6 +45,8 @@ pub(crate) struct Block {
     /// The neighbour that begins where this block ends, in the same segment.
     pub(crate) above: BlockId,
     pub(crate) state: State,
+    /// Whose buffer or stream list has it; [`TimelineId::LOWEST`] while nobody's has.
+    pub(crate) home: TimelineId,
     /// What must come before the next use; meaningless while a buffer or a stream list has it.
     pub(crate) stamps: Stamps,
 }
@@ -78,7 +80,8 @@ impl BlockMap {
     /// A block with no neighbours: a whole segment.
     pub(crate) fn insert(&mut self, address: u64, bytes: u64, state: State) -> BlockId {
         let (below, above) = (BlockId::NONE, BlockId::NONE);
-        self.place(Block { address, bytes, below, above, state, stamps: Stamps::Clean })
+        let (home, stamps) = (TimelineId::LOWEST, Stamps::Clean);
+        self.place(Block { address, bytes, below, above, state, home, stamps })
     }
 
     /// Cuts a block in two; the upper part is new and has the same state and stamps.
@@ -95,6 +98,7 @@ impl BlockMap {
             below: id,
             above: block.above,
             state: block.state,
+            home: block.home,
             stamps: match seeded!(SplitDropsStamps) {
                 true => Stamps::Clean,
                 false => block.stamps.clone(),
@@ -125,8 +129,21 @@ impl BlockMap {
 
     /// Forgets a block that no neighbour names any more.
     pub(crate) fn remove(&mut self, id: BlockId) {
-        self.get_mut(id).stamps = Stamps::Clean;
+        let block = self.get_mut(id);
+        block.stamps = Stamps::Clean;
+        // Who walks over all blocks passes over this one.
+        block.bytes = 0;
         self.unused.push(id);
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.blocks.len() - self.unused.len()
+    }
+
+    /// All of them, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Block> {
+        self.blocks.iter().filter(|block| block.bytes > 0)
     }
 
     fn place(&mut self, block: Block) -> BlockId {

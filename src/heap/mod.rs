@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod block;
+mod copy;
 mod free_list;
 mod room;
 mod search;
@@ -22,6 +23,7 @@ pub(crate) mod size_class;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use block::{BlockId, State};
+pub(crate) use copy::{BlockCopy, MapCopy};
 pub(crate) use room::{Claim, Room};
 pub(crate) use segment::Unused;
 
@@ -138,11 +140,17 @@ impl Heap {
         self.shelve(id);
     }
 
-    /// Hands an out-of-heap thread a block in transit: its owner is a buffer now, which replaces its
-    /// free points.
-    pub(crate) fn hand_out(&mut self, id: BlockId) {
+    /// Hands an out-of-heap thread a block in transit: its owner is a buffer of `home` now, which replaces
+    /// its free points.
+    pub(crate) fn hand_out(&mut self, id: BlockId, home: TimelineId) {
         self.blocks.get_mut(id).stamps = Stamps::Clean;
+        self.set_home(id, home);
         self.set_state(id, State::Out);
+    }
+
+    /// Notes whose buffer has a block. Nothing is decided by it.
+    pub(crate) fn set_home(&mut self, id: BlockId, home: TimelineId) {
+        self.blocks.get_mut(id).home = home;
     }
 
     /// Takes exactly `bytes` bytes, aligned to `align`, of a free block, into transit. What lies before

@@ -25,6 +25,11 @@ struct Segment {
 }
 
 impl Segments {
+    /// Address, size and whether it is plain, of each, by address.
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (u64, u64, bool)> + '_ {
+        self.by_address.iter().map(|(address, own)| (*address, own.bytes, own.plain))
+    }
+
     pub(super) fn first_blocks(&self) -> Vec<BlockId> {
         self.by_address.values().map(|segment| segment.first).collect()
     }

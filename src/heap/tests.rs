@@ -159,7 +159,7 @@ impl Run {
             point.timeline == home || seen.completed(point.timeline) >= point.epoch
         };
         assert!(self.heap.stamps(block).points().iter().all(covered), "an uncovered block");
-        self.heap.hand_out(block);
+        self.heap.hand_out(block, TimelineId::LOWEST);
         let (address, got) = self.heap.extent(block);
         assert_eq!((got, address % align), (bytes, 0));
         self.out.push(block);
@@ -330,7 +330,7 @@ fn a_growth_keeps_the_free_points_of_what_lay_below_it() {
     let claim = run.heap.claim(rooms[0], &backed);
     let taken = run.heap.finish_claim(claim, &run.seen);
     assert_eq!(run.heap.extent(taken), (1 << 30, 12 * UNIT + GRAIN));
-    run.heap.hand_out(taken);
+    run.heap.hand_out(taken, TimelineId::LOWEST);
     run.check();
     let bytes = run.heap.bytes();
     assert_eq!((bytes.pending, bytes.clean), (0, 2 * UNIT - GRAIN), "new memory is clean");

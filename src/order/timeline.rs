@@ -255,6 +255,16 @@ impl<E> Timelines<E> {
         self.by_id.get(&id)
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// What of each has completed, in the order of their numbers.
+    pub(crate) fn all_completed(&self) -> impl Iterator<Item = (TimelineId, Epoch)> + '_ {
+        self.by_id.iter().map(|(id, timeline)| (*id, timeline.completed()))
+    }
+
     /// Forgets the timelines that are over.
     pub(crate) fn forget_finished(&mut self) {
         self.by_id.retain(|_, timeline| !timeline.is_over());

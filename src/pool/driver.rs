@@ -49,6 +49,13 @@ macro_rules! calls {
             pub fn total(&self) -> u64 {
                 0 $(+ self.$name)*
             }
+
+            /// Those that were made, with their names as words, for a table.
+            pub(crate) fn by_verb(&self) -> impl Iterator<Item = (String, u64)> + use<> {
+                let all = [$((stringify!($name), self.$name),)*];
+                let made = all.into_iter().filter(|(_, count)| *count > 0);
+                made.map(|(name, count)| (format!("  {}", name.replace('_', " ")), count))
+            }
         }
     };
 }

@@ -1,5 +1,7 @@
 //! A miss: the steps of an allocation that the stream's own list did not serve.
 
+use std::cell::Cell;
+
 use super::PoolCore;
 use crate::backend::Backend;
 use crate::buffer::Buffer;
@@ -8,6 +10,7 @@ use crate::error::Error;
 use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::heap::size_class::{ROUNDED_MAX, Rounded};
+use crate::history::Action;
 use crate::order::{FreePoint, Moment};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
@@ -37,6 +40,8 @@ pub(super) struct Miss<'a, B: Backend> {
     pub(super) seen: u64,
     /// What this miss itself has returned: no news to it.
     pub(super) returned: u64,
+    /// The stream was made to wait for the block that is handed out.
+    pub(super) waited: Cell<bool>,
     pub(super) asked: Asked,
 }
 
@@ -178,6 +183,9 @@ impl<B: Backend> PoolCore<B> {
             };
             if let Some(block) = block {
                 self.steps.count(*step);
+                if let Step::Grow(_) = step {
+                    self.note_growth(miss.core);
+                }
                 return Ok(Some(block));
             }
             if let Some(error) = self.driver.lost() {
@@ -190,11 +198,19 @@ impl<B: Backend> PoolCore<B> {
     /// Makes the block in transit a buffer of the stream.
     pub(super) fn hand_out(&self, miss: &Miss<'_, B>, block: BlockId, len: u64) -> Buffer<B> {
         miss.core.welcome(miss.size, true);
-        let address = {
+        let (address, from) = {
             let mut central = self.central.lock();
-            central.heap.hand_out(block);
-            central.heap.extent(block).0
+            let points = central.heap.stamps(block).points();
+            let from = points.iter().map(|point| point.timeline).find(|id| *id != miss.core.id);
+            central.heap.hand_out(block, miss.core.id);
+            (central.heap.extent(block).0, from)
         };
+        let bytes = miss.size.bytes;
+        if let Some(from) = from {
+            let (from, waited) = (from.get(), miss.waited.get());
+            self.note(miss.core, Action::Steal { address, bytes, from, waited });
+        }
+        self.note(miss.core, Action::Allocate { address, bytes, requested: len, hit: false });
         Buffer::new(Home::new(miss.core), block, address, miss.size, len)
     }
 
@@ -363,7 +379,8 @@ impl<B: Backend> PoolCore<B> {
 impl<'a, B: Backend> Miss<'a, B> {
     pub(super) fn new(core: &'a StreamCore<B>, size: Rounded, align: u64) -> Miss<'a, B> {
         let (tried, asked) = Default::default();
-        Miss { core, size, align, tried, over_limit: false, seen: 0, returned: 0, asked }
+        let waited = Cell::new(false);
+        Miss { core, size, align, tried, over_limit: false, seen: 0, returned: 0, waited, asked }
     }
 
     /// Notes what has been tried, for the error.

@@ -5,6 +5,7 @@ use crate::backend::Backend;
 use crate::buffer::{Buffer, NAMED};
 use crate::error::{Error, Reason};
 use crate::fault::seeded;
+use crate::history::Action;
 use crate::order::{Closed, Epoch, Evidence, Moment, Timeline, TimelineId};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
@@ -111,6 +112,7 @@ impl<B: Backend> PoolCore<B> {
             self.reject(timeline, closed);
             return Err(error);
         }
+        taker.pool.note(taker, Action::Wait { on: timeline.id().get() });
         if taker.ordered_after(timeline.id(), closed) > FRONTIER {
             taker.pool.prune_frontier(taker);
         }
@@ -367,6 +369,8 @@ impl<B: Backend> PoolCore<B> {
             state.counters.moved += 1;
         } else {
             other.welcome(buffer.rounded(), false);
+            // Before the buffer can be freed there: a snapshot never meets its block on two lists.
+            self.central.lock().heap.set_home(buffer.block, other.id);
         }
         // SAFETY: the buffer is counted in home's `live` until the section below.
         let home = unsafe { buffer.home.counted() };

@@ -125,6 +125,13 @@ impl<B: Backend> Registered<B> {
 }
 
 impl<B: Backend> PoolCore<B> {
+    /// Calls `look` with all registered streams while none can come or go.
+    pub(super) fn with_streams<T>(&self, look: impl FnOnce(&[Arc<StreamCore<B>>]) -> T) -> T {
+        let mut registry = self.registry.lock();
+        let streams = registry.streams();
+        look(&streams)
+    }
+
     /// All registered streams.
     pub(super) fn streams(&self) -> Arc<[Arc<StreamCore<B>>]> {
         self.registry.lock().streams()

@@ -132,6 +132,7 @@ impl<B: Backend> PoolCore<B> {
             central.retired.push(Arc::clone(&core.timeline));
             central.keep_counts(core);
             drop(central);
+            self.keep_events(core);
             let mut registry = self.registry.lock();
             let gone = registry.remove(core.id);
             drop(registry);

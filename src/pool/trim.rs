@@ -7,6 +7,7 @@ use super::pieces::Leaving;
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::heap::Unused;
+use crate::history::Action;
 use crate::sync::host;
 
 impl<B: Backend> PoolCore<B> {
@@ -49,6 +50,7 @@ impl<B: Backend> PoolCore<B> {
         }
         if given > 0 {
             self.exhausted.store(false, host::Ordering::Relaxed);
+            self.note_own(Action::Trim { bytes: given });
         }
         result.map(|()| given)
     }

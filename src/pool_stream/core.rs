@@ -12,6 +12,7 @@ use crate::buffer::Buffer;
 use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::heap::size_class::{Grains, Rounded};
+use crate::history::{Action, Ring};
 use crate::order::{Closed, Epoch, Frontier, Stamps, Taker, Timeline, TimelineId};
 use crate::pool::{PoolCore, PooledEvent};
 use crate::prefetch::prefetch;
@@ -60,6 +61,8 @@ pub(crate) struct StreamState<B: Backend> {
     pub(crate) frontier: Arc<Frontier>,
     /// The other streams of this stream's buffers, by address.
     pub(crate) sets: BTreeMap<u64, Vec<Home<B>>>,
+    /// The latest events, where the pool keeps them.
+    pub(crate) ring: Option<Box<Ring>>,
 }
 
 /// What one stream counts, under its lock.
@@ -88,6 +91,10 @@ impl Detours {
     pub(crate) const CLOSED: Detours = Detours(8);
     /// The stream leaves the pool.
     pub(crate) const RETIRED: Detours = Detours(16);
+    /// Each allocation and each free is noted.
+    pub(crate) const NOTED: Detours = Detours(32);
+    /// What keeps a hit from the short way.
+    pub(crate) const OF_HITS: Detours = Detours(Detours::CLOSED.0 | Detours::NOTED.0);
 
     #[inline]
     pub(crate) fn none(self) -> bool {
@@ -109,9 +116,10 @@ impl Detours {
 }
 
 impl<B: Backend> StreamState<B> {
-    fn new(record_on_free: bool) -> StreamState<B> {
+    fn new(record_on_free: bool, ring: Option<Box<Ring>>) -> StreamState<B> {
         let mut detours = Detours::default();
         detours.set(Detours::RECORD_ON_FREE, record_on_free);
+        detours.set(Detours::NOTED, ring.is_some());
         StreamState {
             detours,
             open: Epoch::FIRST,
@@ -127,6 +135,7 @@ impl<B: Backend> StreamState<B> {
             shut: 0,
             frontier: Arc::default(),
             sets: BTreeMap::new(),
+            ring,
         }
     }
 
@@ -154,6 +163,13 @@ impl<B: Backend> StreamState<B> {
     pub(crate) fn give_unnoticed(&mut self, bytes: u64) {
         self.freed.add_one(bytes);
         self.accounts.overlook(bytes);
+    }
+
+    /// Notes an event, where they are kept.
+    pub(crate) fn note(&mut self, action: Action) {
+        if let Some(ring) = &mut self.ring {
+            ring.note(action);
+        }
     }
 
     /// Buffers whose home this is.
@@ -229,9 +245,10 @@ impl<B: Backend> StreamCore<B> {
         record_on_free: bool,
     ) -> StreamCore<B> {
         let timeline = Arc::new(Timeline::new());
+        let ring = pool.ring_of(timeline.id());
         StreamCore {
             id: timeline.id(),
-            state: CachePadded::new(SpinLock::new(StreamState::new(record_on_free))),
+            state: CachePadded::new(SpinLock::new(StreamState::new(record_on_free, ring))),
             timeline,
             pool,
             identity,
@@ -250,11 +267,29 @@ impl<B: Backend> StreamCore<B> {
     #[inline]
     pub(crate) fn hit(&self, size: Rounded, align: u64, len: u64) -> Option<Buffer<B>> {
         let mut state = self.state.lock();
+        if state.detours.has(Detours::OF_HITS) && !seeded!(HitsWhileClosing) {
+            return None;
+        }
+        let free = state.list.pop(size, align)?;
+        state.take(size.bytes);
+        Some(Buffer::new(Home::new(self), free.block, free.address, size, len))
+    }
+
+    /// The hit of a stream whose events are kept: [`hit`](Self::hit) finds none for it.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn noted_hit(&self, size: Rounded, align: u64, len: u64) -> Option<Buffer<B>> {
+        if !self.pool.keeps_history() {
+            return None;
+        }
+        let mut state = self.state.lock();
         if state.detours.has(Detours::CLOSED) && !seeded!(HitsWhileClosing) {
             return None;
         }
         let free = state.list.pop(size, align)?;
         state.take(size.bytes);
+        let (address, bytes) = (free.address, size.bytes);
+        state.note(Action::Allocate { address, bytes, requested: len, hit: true });
         Some(Buffer::new(Home::new(self), free.block, free.address, size, len))
     }
 
@@ -345,6 +380,20 @@ impl<B: Backend> StreamCore<B> {
         self.lifetime.touch();
         if state.detours.has(Detours::ORPHAN) && state.is_unused() {
             self.pool.note_unused(self.id);
+        }
+    }
+
+    /// Copies the addresses of the blocks on the list. While the lock is held nothing is allocated.
+    pub(crate) fn copy_list(&self, addresses: &mut Vec<u64>) {
+        loop {
+            let state = self.state.lock();
+            let count = state.list.count();
+            if addresses.capacity() - addresses.len() >= count {
+                return addresses.extend(state.list.iter().map(|free| free.address));
+            }
+            drop(state);
+            // With room for what may come meanwhile.
+            addresses.reserve(count + count / 4);
         }
     }
 

@@ -220,8 +220,18 @@ impl StreamList {
         Some(free)
     }
 
+    /// How many blocks are on it.
+    pub(super) fn count(&self) -> usize {
+        self.filled_from(0).map(|bin| self.bins[bin].blocks.len()).sum()
+    }
+
+    /// All blocks, bin by bin.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &FreeBlock> {
+        self.filled_from(0).flat_map(|bin| &self.bins[bin].blocks)
+    }
+
     /// The bins that are not empty, from one on.
-    fn filled_from(&self, from: usize) -> impl Iterator<Item = usize> {
+    fn filled_from(&self, from: usize) -> impl Iterator<Item = usize> + use<> {
         let filled = self.filled;
         let mut bin = from;
         std::iter::from_fn(move || {
