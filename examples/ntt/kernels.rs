@@ -70,8 +70,8 @@ impl Launch {
         &self.numbers[..self.kernel.numbers()]
     }
 
-    #[cfg(feature = "cuda")]
     /// Bytes of shared memory of each block: the tile has two words a thread.
+    #[cfg(feature = "cuda")]
     pub(crate) fn shared_bytes(&self) -> u32 {
         match self.kernel {
             Kernel::Forward | Kernel::Inverse => self.threads * 16,

@@ -91,9 +91,6 @@ pub(crate) fn primes(n: usize, count: usize) -> Vec<u64> {
 pub(crate) fn root_of_minus_one(n: usize, prime: u64) -> u64 {
     let exponent = (prime - 1) / (2 * n as u64);
     // Every second number will do: those that are no squares.
-    let roots = (2..).map(|base| power(base, exponent, prime));
-    roots
-        .into_iter()
-        .find(|&root| power(root, n as u64, prime) == prime - 1)
-        .expect("there are many")
+    let mut roots = (2..).map(|base| power(base, exponent, prime));
+    roots.find(|&root| power(root, n as u64, prime) == prime - 1).expect("there are many")
 }

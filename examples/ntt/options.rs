@@ -32,7 +32,7 @@ Usage: cargo run --release --example ntt -- [OPTIONS]
   -h, --help           this text
 ";
 
-/// The inputs are kept on the host, once more where a GPU reads them, and on the device.
+/// The inputs are kept on the host, once more for each allocator where a GPU reads them, and on the device.
 const MOST_INPUT_BYTES: u64 = 8 << 30;
 
 /// What to run.

@@ -30,10 +30,10 @@ pub(crate) struct Ring {
 impl Ring {
     /// The ring of polynomials with `n` coefficients, a power of two, and as many limbs. `None` when there
     /// are not that many primes.
-    pub(crate) fn new(n: usize, limbs: usize) -> Option<Ring> {
-        let primes = primes(n, limbs);
+    pub(crate) fn new(n: usize, count: usize) -> Option<Ring> {
+        let primes = primes(n, count);
         let limbs: Vec<_> = primes.iter().map(|&prime| Limb::new(n, prime, &primes)).collect();
-        (primes.len() == limbs.len() && !limbs.is_empty()).then_some(Ring { n, limbs })
+        (limbs.len() == count && !limbs.is_empty()).then_some(Ring { n, limbs })
     }
 
     /// The logarithm of `n`: the stages of a transform.

@@ -191,11 +191,10 @@ impl Heap {
         }
     }
 
-    /// The clean block that has all of a range, if there is one.
-    pub(crate) fn clean_around(&self, range: &Range<u64>) -> Option<Range<u64>> {
-        let (_, &id) = self.clean_at.range(..=range.start).next_back()?;
-        let block = self.blocks.get(id).range();
-        (range.end <= block.end).then_some(block)
+    /// Whether a clean block has all of a range.
+    pub(crate) fn is_clean(&self, range: &Range<u64>) -> bool {
+        let below = self.clean_at.range(..=range.start).next_back();
+        below.is_some_and(|(_, id)| range.end <= self.blocks.get(*id).end())
     }
 
     /// The clean blocks of a granule's size at least, from the highest address down.

@@ -54,10 +54,10 @@ impl<B: Backend> Central<B> {
         let Plan { room, backed, parts, moved, stale, fresh } = plan;
         let claim = self.heap.claim(room, &backed);
         for range in moved {
-            if !seeded!(MovedStaysFree) {
-                self.heap.take_memory(&range);
+            match seeded!(MovedStaysFree) {
+                true => self.pieces.deactivate(range.start),
+                false => self.vacate(range),
             }
-            self.pieces.deactivate(range.start);
         }
         let pieces = &mut self.pieces;
         let mut part = |(range, source): (Range<u64>, Source)| {
@@ -88,6 +88,12 @@ impl<B: Backend> Central<B> {
             .collect();
         self.claimed += fresh;
         Backing { claim, parts, stale, fresh }
+    }
+
+    /// Parks a clean piece: a hole is where it was active.
+    pub(super) fn vacate(&mut self, range: Range<u64>) {
+        self.heap.take_memory(&range);
+        self.pieces.deactivate(range.start);
     }
 
     /// The driver calls for a claimed room are over: keeps what they did. Gives the claim back, which is

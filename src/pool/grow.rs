@@ -80,10 +80,9 @@ impl<B: Backend> PoolCore<B> {
     /// Takes memory from the device for a request, if that keeps the pool within the mark.
     pub(super) fn grow(&self, miss: &mut Miss<'_, B>, mark: Mark) -> Option<BlockId> {
         // Relaxed: an answer that is missed is only asked for again.
-        if mark == Mark::Floor && self.exhausted.load(host::Ordering::Relaxed) {
-            return None;
-        }
-        if mark == Mark::Floor && self.is_above_floor() {
+        if mark == Mark::Floor
+            && (self.exhausted.load(host::Ordering::Relaxed) || self.is_above_floor())
+        {
             return None;
         }
         let block = match self.granularity() {
@@ -109,8 +108,7 @@ impl<B: Backend> PoolCore<B> {
     /// Whether the floor is no reason to grow: the usual case, and no room needs to be looked for.
     fn is_above_floor(&self) -> bool {
         let central = self.central.lock();
-        let reserved = central.reserved();
-        reserved >= self.config.floor && central.churned <= reserved / CHURN
+        central.reserved() >= self.config.floor && !churns(&central)
     }
 
     /// Whether the pool has a fifth more than its soft target.
@@ -130,9 +128,8 @@ impl<B: Backend> PoolCore<B> {
     ) -> u64 {
         let limit = self.limit.unwrap_or(u64::MAX);
         let floor = self.config.floor.min(limit);
-        let churns = central.churned > central.reserved() / CHURN;
         match mark {
-            Mark::Floor if !churns => floor,
+            Mark::Floor if !churns(central) => floor,
             Mark::Limit => limit,
             Mark::Floor | Mark::SoftTarget => {
                 let wanted = central.peak_in_use.max(central.in_use(streams) + bytes);
@@ -358,6 +355,11 @@ impl<B: Backend> PoolCore<B> {
         let plan = central.plan(room, &means);
         ReserveClaim::Room(central.begin_growth(plan))
     }
+}
+
+/// Whether the pool moves the same memory round and round.
+fn churns<B: Backend>(central: &Central<B>) -> bool {
+    central.churned > central.reserved() / CHURN
 }
 
 /// What a pool that has reserved this much grows by at least: a fraction of it, as a power of two.

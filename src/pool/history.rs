@@ -61,10 +61,8 @@ impl<B: Backend> PoolCore<B> {
 
     /// Notes an event of a stream, under its lock.
     pub(crate) fn note(&self, core: &StreamCore<B>, action: Action) {
-        if self.recorder.is_some()
-            && let Some(ring) = &mut core.state.lock().ring
-        {
-            ring.note(action);
+        if self.recorder.is_some() {
+            core.state.lock().note(action);
         }
     }
 

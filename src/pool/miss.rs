@@ -113,8 +113,7 @@ impl Reuse {
                 Grow(Mark::Floor),
                 Ask,
                 Gather,
-                // Not for the target, but because there unused memory is exchanged, which waits for
-                // nothing.
+                // Not for the target, but because there unused memory is moved, which waits for nothing.
                 Grow(Mark::SoftTarget),
                 Grow(Mark::Limit),
                 StealEarly,
@@ -296,7 +295,7 @@ impl<B: Backend> PoolCore<B> {
 
     /// Waits until everything has finished, if what is pending could make up the request, and searches what
     /// is clean then. The policy for the least memory does so before any growth beyond the soft target, the
-    /// others when the pool is far beyond it: it must not creep on and on because free memory lies in pieces
+    /// balanced one when the pool is far beyond it: it must not creep on and on because free memory lies in pieces
     /// whose use has just not finished.
     fn take_synchronized(&self, miss: &mut Miss<'_, B>) -> Option<BlockId> {
         let enough = {
@@ -304,8 +303,8 @@ impl<B: Backend> PoolCore<B> {
             central.heap.bytes().pending > 0 && central.free() >= miss.size.bytes
         };
         let is_time =
-            self.config.reuse == Reuse::Memory || self.is_far_beyond_target(miss.size.bytes);
-        if !enough || !is_time {
+            || self.config.reuse == Reuse::Memory || self.is_far_beyond_target(miss.size.bytes);
+        if !enough || !is_time() {
             return None;
         }
         if let Err(error) = self.quiesce_all() {

@@ -149,7 +149,7 @@ impl<B: Backend> Central<B> {
         }
         for (address, place) in self.pieces.places_in(room.start..room.end) {
             let is_active = self.pieces.status(place.piece) == Status::Active(address);
-            if is_active && self.heap.clean_around(&(address..place.end)).is_some() {
+            if is_active && self.heap.is_clean(&(address..place.end)) {
                 bytes += place.end - address;
             }
         }
@@ -171,7 +171,7 @@ impl<B: Backend> Central<B> {
             Status::InTransit | Status::Leaving => None,
             Status::Active(address) => {
                 let range = address..address + self.pieces.bytes(piece);
-                let is_free = !room.meets(&range) && self.heap.clean_around(&range).is_some();
+                let is_free = !room.meets(&range) && self.heap.is_clean(&range);
                 is_free.then_some(Some(range))
             }
         }
@@ -230,19 +230,22 @@ impl<B: Backend> Central<B> {
             let (bytes, from) = (pieces.bytes(piece), None);
             SparePiece { piece, bytes, from }
         });
-        let clean = (means.spare == Spare::Clean).then(|| self.heap.clean_downwards());
-        let clean = clean.into_iter().flatten().flat_map(move |clean| {
-            pieces.places_in(clean.clone()).rev().filter_map(move |(address, place)| {
-                let whole = clean.start <= address && place.end <= clean.end;
-                let range = address..place.end;
-                (whole && !room.meets(&range)).then_some(SparePiece {
-                    piece: place.piece,
-                    bytes: place.end - address,
-                    from: Some(range),
-                })
-            })
+        let clean = (means.spare == Spare::Clean).then(|| self.clean_pieces());
+        let elsewhere = clean.into_iter().flatten().filter(|(range, _)| !room.meets(range));
+        let elsewhere = elsewhere.map(|(range, piece)| {
+            let bytes = range.end - range.start;
+            SparePiece { piece, bytes, from: Some(range) }
         });
-        parked.chain(clean).filter(|own| !used.contains(&own.piece))
+        parked.chain(elsewhere).filter(|own| !used.contains(&own.piece))
+    }
+
+    /// The pieces of which a clean block has all, from the highest address down: where each is active.
+    pub(super) fn clean_pieces(&self) -> impl Iterator<Item = (Range<u64>, PieceId)> + '_ {
+        self.heap.clean_downwards().flat_map(|clean| {
+            let places = self.pieces.places_in(clean.clone()).rev();
+            let places = places.map(|(address, place)| (address..place.end, place.piece));
+            places.filter(move |(range, _)| clean.start <= range.start && range.end <= clean.end)
+        })
     }
 
     /// Where the device must give memory anyway, and the hole goes on beyond the room, takes a whole unit,

@@ -82,21 +82,14 @@ impl<B: Backend> Central<B> {
         let excess = excess - segments.iter().map(|own| own.bytes).sum::<u64>().min(excess);
         let mut unused = Vec::new();
         let mut total = self.pieces.parked_bytes();
-        'all: for clean in self.heap.clean_downwards() {
-            for (address, place) in self.pieces.places_in(clean.clone()).rev() {
-                if total >= excess {
-                    break 'all;
-                }
-                if clean.start <= address && place.end <= clean.end {
-                    total += place.end - address;
-                    unused.push(address..place.end);
-                }
+        for (range, _) in self.clean_pieces() {
+            if total >= excess {
+                break;
             }
+            total += range.end - range.start;
+            unused.push(range);
         }
-        for range in unused {
-            self.heap.take_memory(&range);
-            self.pieces.deactivate(range.start);
-        }
+        unused.into_iter().for_each(|range| self.vacate(range));
         let pieces = self.pieces.take_parked(excess);
         self.returning += pieces.iter().map(|own| own.bytes).sum::<u64>();
         (segments, pieces)

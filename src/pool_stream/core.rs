@@ -414,9 +414,7 @@ impl<B: Backend> StreamCore<B> {
             each(block, Stamps::of(id, epoch));
         }
     }
-}
 
-impl<B: Backend> StreamCore<B> {
     /// Takes the smallest block of at least `bytes` bytes from the list, if `accept` wants it, with its
     /// free point.
     pub(crate) fn take_smallest(

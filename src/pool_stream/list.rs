@@ -155,10 +155,7 @@ impl StreamList {
     /// Takes every block of at least `bytes` bytes, those of each bin in the order of their frees.
     pub(super) fn drain(&mut self, bytes: u64, mut each: impl FnMut(FreeBlock)) {
         let from = if bytes == 0 { 0 } else { bin_of(bytes) };
-        for bin in from..BINS {
-            if self.filled[bin / 64] & (1 << (bin % 64)) == 0 {
-                continue;
-            }
+        for bin in self.filled_from(from) {
             let own = &mut self.bins[bin];
             let before = own.blocks.len();
             let sizes = bin.checked_sub(ROUNDED_BINS).map(|at| &mut self.sizes[at]);
