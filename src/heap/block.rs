@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::request::Part;
 use crate::fault::seeded;
 use crate::order::{Stamps, TimelineId};
 
@@ -45,6 +46,8 @@ pub(crate) struct Block {
     /// The neighbour that begins where this block ends, in the same segment.
     pub(crate) above: BlockId,
     pub(crate) state: State,
+    /// The address of the chunk that it is a part of; zero for none.
+    pub(crate) chunk: u64,
     /// Whose buffer or stream list has it; [`TimelineId::LOWEST`] while nobody's has.
     pub(crate) home: TimelineId,
     /// What must come before the next use; meaningless while a buffer or a stream list has it.
@@ -54,6 +57,10 @@ pub(crate) struct Block {
 impl Block {
     pub(crate) fn end(&self) -> u64 {
         self.address + self.bytes
+    }
+
+    pub(crate) fn part(&self) -> Part {
+        if self.chunk == 0 { Part::Rest } else { Part::Chunks }
     }
 
     pub(crate) fn range(&self) -> Range<u64> {
@@ -81,7 +88,7 @@ impl BlockMap {
     pub(crate) fn insert(&mut self, address: u64, bytes: u64, state: State) -> BlockId {
         let (below, above) = (BlockId::NONE, BlockId::NONE);
         let (home, stamps) = (TimelineId::LOWEST, Stamps::Clean);
-        self.place(Block { address, bytes, below, above, state, home, stamps })
+        self.place(Block { address, bytes, below, above, state, chunk: 0, home, stamps })
     }
 
     /// Cuts a block in two; the upper part is new and has the same state and stamps.
@@ -98,6 +105,7 @@ impl BlockMap {
             below: id,
             above: block.above,
             state: block.state,
+            chunk: block.chunk,
             home: block.home,
             stamps: match seeded!(SplitDropsStamps) {
                 true => Stamps::Clean,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::block::BlockId;
+use super::request::{Part, Request};
 
 /// A set of free blocks.
 #[derive(Debug, Default)]
@@ -10,9 +11,10 @@ pub(crate) struct FreeList {
     blocks: BTreeSet<Entry>,
 }
 
-/// Where a free block lies. The order is the order of choice: size first, then address.
+/// Where a free block lies. In each part the order is the order of choice: size first, then address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Entry {
+    pub(crate) part: Part,
     pub(crate) bytes: u64,
     pub(crate) address: u64,
     pub(crate) id: BlockId,
@@ -20,7 +22,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// Whether `bytes` bytes aligned to `align` fit into this block.
-    pub(crate) fn fits(&self, bytes: u64, align: u64) -> bool {
+    fn fits(&self, bytes: u64, align: u64) -> bool {
         self.address.next_multiple_of(align) - self.address + bytes <= self.bytes
     }
 }
@@ -37,9 +39,13 @@ impl FreeList {
     }
 
     /// The blocks that fit, the best first.
-    pub(crate) fn fitting(&self, bytes: u64, align: u64) -> impl Iterator<Item = Entry> + '_ {
-        let lowest = Entry { bytes, address: 0, id: BlockId::LOWEST };
-        self.blocks.range(lowest..).copied().filter(move |entry| entry.fits(bytes, align))
+    pub(crate) fn fitting(&self, request: &Request) -> impl Iterator<Item = Entry> + '_ {
+        let (part, (bytes, align)) = (request.part(), request.wanted());
+        let lowest = Entry { part, bytes, address: 0, id: BlockId::LOWEST };
+        let above = self.blocks.range(lowest..).copied();
+        above
+            .take_while(move |entry| entry.part == part)
+            .filter(move |entry| entry.fits(bytes, align))
     }
 
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Entry> + '_ {
@@ -48,7 +54,10 @@ impl FreeList {
 
     /// The size of the largest block, in bytes.
     pub(crate) fn largest(&self) -> u64 {
-        self.blocks.last().map_or(0, |entry| entry.bytes)
+        let rest = Entry { part: Part::Rest, bytes: 0, address: 0, id: BlockId::LOWEST };
+        let in_chunks = self.blocks.range(..rest).next_back();
+        let last = self.blocks.last();
+        last.into_iter().chain(in_chunks).map(|entry| entry.bytes).max().unwrap_or(0)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

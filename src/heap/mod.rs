@@ -13,8 +13,10 @@
 #![forbid(unsafe_code)]
 
 mod block;
+mod chunk;
 mod copy;
 mod free_list;
+mod request;
 mod room;
 mod search;
 mod segment;
@@ -24,13 +26,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use block::{BlockId, State};
 pub(crate) use copy::{BlockCopy, MapCopy};
+pub(crate) use request::Request;
 pub(crate) use room::{Claim, Room};
 pub(crate) use segment::Unused;
 
 use crate::fault::seeded;
 use crate::order::{Epoch, Evidence, FreePoint, Stamps, TimelineId};
 use block::BlockMap;
+use chunk::Chunks;
 use free_list::{Entry, FreeList};
+use request::Part;
 use segment::Segments;
 
 /// The free blocks of a pool that no stream list holds, and the map of all its segments.
@@ -48,6 +53,7 @@ pub(crate) struct Heap {
     holes: BTreeMap<u64, BlockId>,
     quarantined: BTreeSet<BlockId>,
     bytes: Bytes,
+    chunks: Chunks,
     /// Counts the shelves made so far.
     shelves: u64,
 }
@@ -219,12 +225,15 @@ impl Heap {
         }
     }
 
-    /// The timelines that free blocks of at least `bytes` bytes wait for, each with the first and the
-    /// last free epoch that such a block waits for.
-    pub(crate) fn pending(&self, bytes: u64, align: u64) -> Vec<(FreePoint, Epoch)> {
+    /// The timelines that free blocks wait for, each with the first and the last free epoch that such a
+    /// block waits for: those that serve a request, or all.
+    pub(crate) fn pending(&self, request: Option<&Request>) -> Vec<(FreePoint, Epoch)> {
         let mut points: Vec<(FreePoint, Epoch)> = Vec::new();
         for (&(timeline, epoch), shelf) in &self.pending {
-            let fits = |list: &FreeList| list.fitting(bytes, align).next().is_some();
+            let fits = |list: &FreeList| match request {
+                Some(request) => list.fitting(request).next().is_some(),
+                None => !list.is_empty(),
+            };
             if !fits(&shelf.single) && !fits(&shelf.mixed) {
                 continue;
             }
@@ -265,7 +274,9 @@ impl Heap {
             return false;
         }
         let upper = self.blocks.get(lower.above);
-        upper.state == State::Free && clean_together(&lower.stamps, &upper.stamps, evidence)
+        upper.state == State::Free
+            && upper.chunk == lower.chunk
+            && clean_together(&lower.stamps, &upper.stamps, evidence)
     }
 
     /// Joins a free block with the free block above it; the union has the free points of both.
@@ -328,17 +339,17 @@ impl Heap {
 
     fn shelve(&mut self, id: BlockId) {
         let block = self.blocks.get(id);
-        let entry = Entry { bytes: block.bytes, address: block.address, id };
+        let entry = Entry { part: block.part(), bytes: block.bytes, address: block.address, id };
         match block.stamps.points() {
             [] => {
                 self.bytes.clean += entry.bytes;
                 self.clean.insert(entry);
-                if self.may_move(entry.bytes) {
+                if self.may_move(&entry) {
                     self.clean_at.insert(entry.address, id);
                 }
             }
             [first, others @ ..] => {
-                if seeded!(TrimWithoutCompletion) && self.may_move(entry.bytes) {
+                if seeded!(TrimWithoutCompletion) && self.may_move(&entry) {
                     self.clean_at.insert(entry.address, id);
                 }
                 self.bytes.pending += entry.bytes;
@@ -354,24 +365,24 @@ impl Heap {
         }
     }
 
-    /// Whether a block of this size can have a whole piece of memory behind it.
-    fn may_move(&self, bytes: u64) -> bool {
-        self.unit > 0 && bytes >= self.unit
+    /// Whether a block can have a whole piece of memory behind it that may get elsewhere.
+    fn may_move(&self, entry: &Entry) -> bool {
+        self.unit > 0 && entry.bytes >= self.unit && entry.part == Part::Rest
     }
 
     fn unshelve(&mut self, id: BlockId) {
         let block = self.blocks.get(id);
-        let entry = Entry { bytes: block.bytes, address: block.address, id };
+        let entry = Entry { part: block.part(), bytes: block.bytes, address: block.address, id };
         match block.stamps.points() {
             [] => {
                 self.bytes.clean -= entry.bytes;
                 self.clean.remove(&entry);
-                if self.may_move(entry.bytes) {
+                if self.may_move(&entry) {
                     self.clean_at.remove(&entry.address);
                 }
             }
             [first, others @ ..] => {
-                if seeded!(TrimWithoutCompletion) && self.may_move(entry.bytes) {
+                if seeded!(TrimWithoutCompletion) && self.may_move(&entry) {
                     self.clean_at.remove(&entry.address);
                 }
                 self.bytes.pending -= entry.bytes;

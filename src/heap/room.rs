@@ -5,6 +5,7 @@
 
 use std::ops::{ControlFlow, Range};
 
+use super::request::Part;
 use super::{BlockId, Heap, State};
 use crate::order::{Evidence, Stamps, Taker};
 
@@ -48,7 +49,9 @@ impl Heap {
     ) {
         let usable = |id: BlockId| {
             let block = self.blocks.get(id);
-            block.state == State::Free && super::search::is_covered(&block.stamps, taker, evidence)
+            block.state == State::Free
+                && block.part() == Part::Rest
+                && super::search::is_covered(&block.stamps, taker, evidence)
         };
         let mut starts = Vec::new();
         // How far up the blocks and holes in a row are known to be usable, and what is next.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::request::Part;
 use super::{BlockId, Heap, State};
 use crate::fault::seeded;
 use crate::order::{Evidence, Stamps};
@@ -96,7 +97,7 @@ impl Heap {
             }
             let block = self.blocks.get(first);
             let clean = block.stamps.is_clean() || seeded!(TrimWithoutCompletion);
-            if block.state == State::Free && block.bytes == bytes && clean {
+            if block.state == State::Free && block.part() == Part::Rest && block.bytes == bytes && clean {
                 let block = self.carve(first, bytes, super::size_class::GRAIN);
                 total += bytes;
                 found.push(Unused { block, address, bytes });

@@ -5,13 +5,15 @@
 //! - the account of each state is the sum of its blocks;
 //! - each free block is on the one shelf that its stamps say, and no other block is on any;
 //! - neighbours that become clean at the same moment are one block;
-//! - a block that is handed out lies in none that is out already, is aligned, and has the size asked for.
+//! - a block that is handed out lies in none that is out already, is aligned, and has the size asked for;
+//! - a chunk's blocks lie in a row, and nothing but small blocks is cut from it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 
 use proptest::prelude::*;
 
+use super::request::Source;
 use super::size_class::GRAIN;
 use super::*;
 use crate::order::{Frontier, Taker};
@@ -19,6 +21,9 @@ use crate::sync::Arc;
 
 const UNIT: u64 = 64 * GRAIN;
 const TIMELINES: u64 = 3;
+/// Up to here a block is a small one in these tests, and cut from chunks of the second size.
+const SMALL: u64 = 12 * GRAIN;
+const CHUNK: u64 = 40 * GRAIN;
 
 /// Everything up to an epoch has completed, by timeline; no event is published.
 #[derive(Debug, Default)]
@@ -37,20 +42,24 @@ impl Evidence for Seen {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Alloc { grains: u64, align_log: u32, timeline: u64 },
+    Alloc { grains: u64, align_log: u32, timeline: u64, anywhere: bool },
     Free { index: usize, timeline: u64, epoch: u64, second: bool },
     Complete { timeline: u64, epoch: u64 },
     Segment { grains: u64 },
     GiveBack { grains: u64, fails: bool },
     Quarantine { timeline: u64 },
+    Dissolve,
 }
 
 fn op() -> impl Strategy<Value = Op> {
     let timeline = 1..=TIMELINES;
     prop_oneof![
-        6 => (1..120_u64, 8..14_u32, timeline.clone()).prop_map(|(grains, align_log, timeline)| {
-            Op::Alloc { grains, align_log: align_log.saturating_sub(3).max(8), timeline }
-        }),
+        6 => (prop_oneof![1..12_u64, 1..120_u64], 8..14_u32, timeline.clone(), 0..8_u32).prop_map(
+            |(grains, align_log, timeline, anywhere)| {
+                let align_log = align_log.saturating_sub(3).max(8);
+                Op::Alloc { grains, align_log, timeline, anywhere: anywhere == 0 }
+            }
+        ),
         6 => (any::<usize>(), timeline.clone(), 1..20_u64, any::<bool>()).prop_map(
             |(index, timeline, epoch, second)| Op::Free { index, timeline, epoch, second }
         ),
@@ -58,6 +67,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (1..200_u64).prop_map(|grains| Op::Segment { grains }),
         1 => (1..400_u64, any::<bool>()).prop_map(|(grains, fails)| Op::GiveBack { grains, fails }),
         1 => timeline.prop_map(|timeline| Op::Quarantine { timeline }),
+        1 => Just(Op::Dissolve),
     ]
 }
 
@@ -71,6 +81,8 @@ struct Run {
     seen: Seen,
     out: Vec<BlockId>,
     next_segment: u64,
+    /// The blocks of `out` that lie in a chunk.
+    in_chunks: BTreeSet<BlockId>,
     unions: u32,
     rooms: u32,
 }
@@ -84,14 +96,23 @@ impl Run {
 
     fn step(&mut self, op: Op) {
         match op {
-            Op::Alloc { grains, align_log, timeline } => {
-                self.alloc(grains * GRAIN, 1 << align_log, id(timeline));
+            Op::Alloc { grains, align_log, timeline, anywhere } => {
+                let (bytes, align) = (grains * GRAIN, 1 << align_log);
+                let chunk = Source::NewChunk { bytes: CHUNK, align: GRAIN };
+                let sources = match (bytes <= SMALL, anywhere) {
+                    (true, false) => &[Source::Chunks, chunk][..],
+                    (true, true) => &[Source::Chunks, chunk, Source::Rest],
+                    (false, _) => &[Source::Rest],
+                };
+                self.alloc(bytes, align, id(timeline), sources);
             }
+            Op::Dissolve => self.heap.dissolve_chunks(&self.seen),
             Op::Free { index, timeline, epoch, second } => {
                 if self.out.is_empty() {
                     return;
                 }
                 let block = self.out.swap_remove(index % self.out.len());
+                self.in_chunks.remove(&block);
                 let mut stamps = Stamps::of(id(timeline), Epoch::from_u64(epoch));
                 if second {
                     let timeline = id(timeline % TIMELINES + 1);
@@ -137,23 +158,38 @@ impl Run {
         }
     }
 
-    fn alloc(&mut self, bytes: u64, align: u64, home: TimelineId) {
+    fn alloc(&mut self, bytes: u64, align: u64, home: TimelineId, sources: &[Source]) {
+        let requests = sources.iter().map(|source| Request::new(bytes, align, *source));
+        let requests: Vec<Request> = requests.collect();
         let taker = Taker { home, frontier: Arc::new(Frontier::default()) };
         let seen = &self.seen;
-        let block = if let Some(found) = self.heap.find_covered(bytes, align, &taker, seen) {
-            self.heap.carve(found, bytes, align)
-        } else if let Some(union) = self.heap.take_union(bytes, align, &taker, seen) {
+        let mut covered = requests.iter();
+        let covered = covered.find_map(|own| Some((self.heap.find_covered(own, &taker, seen)?, own)));
+        let mut unions = requests.iter();
+        let block = if let Some((found, request)) = covered {
+            self.heap.take(found, request)
+        } else if let Some(union) =
+            unions.find_map(|request| self.heap.take_union(request, &taker, seen))
+        {
             self.unions += 1;
             union
-        } else if let Some(claim) = self.claim(bytes, align, &taker) {
+        } else {
+            let grown = requests.last().expect("there is one");
+            let (wanted, wanted_align) = grown.wanted();
+            let Some(claim) = self.claim(wanted, wanted_align, &taker) else { return };
             if bytes.is_multiple_of(7) {
                 self.heap.undo_claim(claim, &self.seen);
                 return;
             }
-            self.heap.finish_claim(claim, &self.seen)
-        } else {
-            return;
+            let block = self.heap.finish_claim(claim, &self.seen);
+            self.heap.cut(block, grown)
         };
+        let in_chunk = self.heap.blocks.get(block).part() == Part::Chunks;
+        assert!(!in_chunk || sources.len() > 1, "nothing but small blocks is cut from a chunk");
+        assert!(in_chunk || sources.contains(&Source::Rest), "a small block is cut from a chunk");
+        if in_chunk {
+            self.in_chunks.insert(block);
+        }
         let seen = &self.seen;
         let covered = |point: &FreePoint| {
             point.timeline == home || seen.completed(point.timeline) >= point.epoch
@@ -189,7 +225,7 @@ impl Run {
 
     fn check(&self) {
         let (mut seen, heap) = (Bytes::default(), &self.heap);
-        let mut holes = 0;
+        let (mut holes, mut chunks) = (0, BTreeMap::new());
         for first in heap.segments.first_blocks() {
             let (mut at, mut last_end) = (first, heap.blocks.get(first).address);
             let mut below = BlockId::NONE;
@@ -201,6 +237,11 @@ impl Run {
                     "blocks tile a segment"
                 );
                 assert!(block.bytes > 0 && block.bytes % GRAIN == 0);
+                if block.part() == Part::Chunks {
+                    let end = chunks.entry(block.chunk).or_insert(block.chunk);
+                    assert_eq!(*end, block.address, "a chunk's blocks lie in a row");
+                    *end = block.end();
+                }
                 match (block.state, block.stamps.is_clean()) {
                     (State::Free, true) => seen.clean += block.bytes,
                     (State::Free, false) => seen.pending += block.bytes,
@@ -213,6 +254,12 @@ impl Run {
                 (below, last_end, at) = (at, block.address + block.bytes, block.above);
             }
         }
+        assert_eq!(chunks.iter().map(|(start, end)| end - start).sum::<u64>(), heap.chunks.bytes);
+        let first = heap.chunks.first.iter().map(|id| heap.blocks.get(*id).address);
+        assert_eq!(first.collect::<BTreeSet<_>>(), chunks.keys().copied().collect());
+        for id in &self.in_chunks {
+            assert_eq!(heap.blocks.get(*id).part(), Part::Chunks, "a chunk in use stays one");
+        }
         assert_eq!(holes, heap.holes.len());
         for (address, hole) in &heap.holes {
             assert_eq!((*address, State::Hole), {
@@ -220,7 +267,7 @@ impl Run {
                 (hole.address, hole.state)
             });
         }
-        let large = |entry: &Entry| entry.bytes >= UNIT;
+        let large = |entry: &Entry| entry.bytes >= UNIT && entry.part == Part::Rest;
         let mut clean: Vec<_> = heap.clean.iter().filter(large).map(|own| own.address).collect();
         clean.sort_unstable();
         assert!(clean.iter().eq(heap.clean_at.keys()), "large clean blocks are found by address");
@@ -262,6 +309,10 @@ proptest! {
         for block in std::mem::take(&mut run.out) {
             run.heap.free(block, Stamps::Clean, &run.seen);
         }
+        run.in_chunks.clear();
+        run.check();
+        run.heap.dissolve_chunks(&run.seen);
+        prop_assert_eq!(run.heap.chunks.bytes, 0);
         run.check();
         for unused in run.heap.take_unused(u64::MAX) {
             run.heap.forget_unused(unused);
@@ -283,7 +334,7 @@ fn a_union_is_made_only_when_a_request_needs_it_and_takes_no_more_than_it_needs(
     let block = run.heap.add_segment(1 << 40, 12 * GRAIN);
     run.heap.free(block, Stamps::Clean, &run.seen);
     for _ in 0..3 {
-        run.alloc(4 * GRAIN, GRAIN, id(1));
+        run.alloc(4 * GRAIN, GRAIN, id(1), &[Source::Rest]);
     }
     // Freed in epochs that different events close: they stay apart.
     for (epoch, block) in [1, 5, 9].into_iter().zip(std::mem::take(&mut run.out)) {
@@ -291,13 +342,13 @@ fn a_union_is_made_only_when_a_request_needs_it_and_takes_no_more_than_it_needs(
     }
     run.check();
     assert_eq!(run.heap.largest_free(), 4 * GRAIN);
-    run.alloc(6 * GRAIN, GRAIN, id(1));
+    run.alloc(6 * GRAIN, GRAIN, id(1), &[Source::Rest]);
     run.check();
     assert_eq!((run.unions, run.out.len()), (1, 1));
     // The half of the second block that was not needed keeps its own free point.
     let rest: Vec<_> = run
         .heap
-        .pending(2 * GRAIN, 1)
+        .pending(Some(&Request::new(2 * GRAIN, 1, Source::Rest)))
         .iter()
         .map(|(first, last)| (first.epoch.get(), last.get()))
         .collect();
@@ -308,7 +359,7 @@ fn a_union_is_made_only_when_a_request_needs_it_and_takes_no_more_than_it_needs(
 fn a_growth_keeps_the_free_points_of_what_lay_below_it() {
     let mut run = Run::new();
     let home = id(1);
-    run.alloc(8 * UNIT, GRAIN, home);
+    run.alloc(8 * UNIT, GRAIN, home, &[Source::Rest]);
     let block = run.out.pop().expect("there is room");
     run.heap.free(block, Stamps::of(home, Epoch::from_u64(3)), &run.seen);
     // Two thirds of the request fit into the block below the hole, which its own stream needs no wait for;

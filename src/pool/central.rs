@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::PooledEvent;
+use super::miss::Miss;
 use super::pieces::Pieces;
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::heap::size_class::GRAIN;
-use crate::heap::{BlockId, Heap};
-use crate::order::{Epoch, FreePoint, Timeline, TimelineId, Timelines, completions};
+use crate::heap::{BlockId, Heap, Request};
+use crate::order::{Epoch, FreePoint, Taker, Timeline, TimelineId, Timelines, completions};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::tally::Tally;
 use crate::quiescent::ScopeId;
@@ -214,25 +214,21 @@ impl<B: Backend> Central<B> {
         core.drain(bytes, |block, stamps| heap.free(block, stamps, timelines));
     }
 
-    /// Moves the smallest fitting block of a stream's list into the heap, if it is smaller than the one
-    /// that the heap has: to cut a large block when a smaller one would do leaves less for large requests.
-    pub(super) fn take_smaller(
-        &mut self,
-        core: &StreamCore<B>,
-        bytes: u64,
-        align: u64,
-        best: Option<BlockId>,
-    ) -> bool {
-        let (heap, timelines) = (&mut self.heap, &self.timelines);
-        let least = bytes + align - GRAIN;
-        let most = best.map_or(u64::MAX, |id| heap.extent(id).1);
-        if most <= least {
-            return false;
-        }
-        let taken = core.take_smallest(least, |block| heap.extent(block).1 < most);
-        let Some((block, stamps)) = taken else { return false };
-        heap.free(block, stamps, timelines);
-        true
+    /// The best block that needs no wait, and what it was looked for as.
+    pub(super) fn find_covered(
+        &self,
+        miss: &Miss<'_, B>,
+        taker: &Taker,
+    ) -> Option<(BlockId, Request)> {
+        miss.requests(&self.heap).find_map(|request| {
+            let id = self.heap.find_covered(&request, taker, &self.timelines)?;
+            Some((id, request))
+        })
+    }
+
+    /// Makes of the chunks that are free as a whole what anything can be cut from.
+    pub(super) fn dissolve_chunks(&mut self) {
+        self.heap.dissolve_chunks(&self.timelines);
     }
 
     /// Stamps can name a stream of another pool from now on. Now and then, so that the cost is spread

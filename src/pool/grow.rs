@@ -8,7 +8,7 @@ use super::plan::{Aim, Means, Spare};
 use crate::backend::{Backend, ErrorKind};
 use crate::config::Growth;
 use crate::error::Error;
-use crate::heap::BlockId;
+use crate::heap::{BlockId, Request};
 use crate::order::Stamps;
 use crate::pool_stream::core::StreamCore;
 use crate::sync::{Arc, host};
@@ -47,9 +47,9 @@ enum Claimed<G> {
     /// Memory was free whose addresses are mapped: the block, in transit.
     Block(BlockId),
     /// A room that driver calls put memory behind.
-    Room(Backing<G>),
+    Room(Backing<G>, Request),
     /// No hole is large enough.
-    NoRoom,
+    NoRoom(Request),
     /// It would take the pool over the mark.
     OverCap,
 }
@@ -158,8 +158,8 @@ impl<B: Backend> PoolCore<B> {
         loop {
             match self.claim_room(miss, mark, frugal, granularity) {
                 Claimed::Block(block) => return Some(block),
-                Claimed::Room(backing) => match self.back(backing) {
-                    Ok(block) => return Some(block),
+                Claimed::Room(backing, request) => match self.back(backing) {
+                    Ok(block) => return Some(self.central.lock().heap.cut(block, &request)),
                     Err(error) => {
                         miss.returned += 1;
                         if error.driver_kind() != Some(ErrorKind::OutOfMemory) || frugal {
@@ -170,8 +170,9 @@ impl<B: Backend> PoolCore<B> {
                         frugal = true;
                     }
                 },
-                Claimed::NoRoom => {
-                    let bytes = miss.size.bytes + miss.align;
+                Claimed::NoRoom(request) => {
+                    let (bytes, align) = request.wanted();
+                    let bytes = bytes + align;
                     if let Err(error) = self.reserve_addresses(bytes, granularity) {
                         miss.asked.meet(error);
                         return None;
@@ -203,10 +204,11 @@ impl<B: Backend> PoolCore<B> {
         frugal: bool,
         granularity: u64,
     ) -> Claimed<B::Granule> {
-        let (bytes, align) = (miss.size.bytes, miss.align);
         let (taker, streams) = (miss.core.taker(), self.streams());
         let mut central = self.central.lock();
         let central = &mut *central;
+        let request = miss.request_to_grow(&central.heap);
+        let (bytes, align) = request.wanted();
         let reserved = central.reserved();
         let mut means = Means {
             granularity,
@@ -219,7 +221,7 @@ impl<B: Backend> PoolCore<B> {
         let Some((room, cost)) = central.find_room(bytes, align, &taker, &means) else {
             // All of a room would be reserved: what is above the mark anyway needs no addresses.
             let over_cap = bytes > self.cap(central, &streams, (bytes, mark));
-            return if over_cap { Claimed::OverCap } else { Claimed::NoRoom };
+            return if over_cap { Claimed::OverCap } else { Claimed::NoRoom(request) };
         };
         if cost > 0 {
             means.cap = self.cap(central, &streams, (bytes, mark));
@@ -233,10 +235,11 @@ impl<B: Backend> PoolCore<B> {
         }
         let backing = central.begin_growth(plan);
         if backing.needs_calls() {
-            return Claimed::Room(backing);
+            return Claimed::Room(backing, request);
         }
         let claim = central.end_growth(backing, true);
-        Claimed::Block(central.heap.finish_claim(claim, &central.timelines))
+        let block = central.heap.finish_claim(claim, &central.timelines);
+        Claimed::Block(central.heap.cut(block, &request))
     }
 
     /// Reserves another range of addresses, for a request of this size at least.
@@ -261,12 +264,13 @@ impl<B: Backend> PoolCore<B> {
     }
 
     fn grow_segment(&self, miss: &mut Miss<'_, B>, mark: Mark) -> Option<BlockId> {
-        let (bytes, align) = (miss.size.bytes, miss.align);
-        // Segments are aligned to the grain at least; more may cost this much at the front.
-        let least = bytes + align - crate::heap::size_class::GRAIN;
         let streams = self.streams();
-        let taking = {
+        let (request, taking, least) = {
             let mut central = self.central.lock();
+            let request = miss.request_to_grow(&central.heap);
+            let (bytes, align) = request.wanted();
+            // Segments are aligned to the grain at least; more may cost this much at the front.
+            let least = bytes + align - crate::heap::size_class::GRAIN;
             let cap = self.cap(&central, &streams, (bytes, mark));
             let reserved = central.reserved();
             if reserved.saturating_add(least) > cap {
@@ -275,7 +279,7 @@ impl<B: Backend> PoolCore<B> {
             }
             let wanted = least.next_multiple_of(unit(reserved, UNIT_MIN)).min(cap - reserved);
             central.taking += wanted;
-            wanted
+            (request, wanted, least)
         };
         let (taken, got) = match self.take_segment(taking) {
             Err(error) if error.driver_kind() == Some(ErrorKind::OutOfMemory) && taking > least => {
@@ -288,7 +292,7 @@ impl<B: Backend> PoolCore<B> {
             Ok(segment) => {
                 let central = &mut *central;
                 central.heap.free(segment, Stamps::Clean, &central.timelines);
-                Some(central.heap.carve(segment, bytes, align))
+                Some(central.heap.take(segment, &request))
             }
             Err(error) => {
                 drop(central);

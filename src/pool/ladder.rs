@@ -37,6 +37,7 @@ impl<B: Backend> PoolCore<B> {
     /// never be seen.
     pub(super) fn climb(&self, miss: &mut Miss<'_, B>) -> Result<BlockId, Error> {
         self.steps.count_ladder();
+        miss.desperate = true;
         // All of them have been tried when a ladder begins.
         self.steps_allowed().for_each(|step| miss.note_tried(step.name()));
         let found = {
@@ -100,6 +101,7 @@ impl<B: Backend> PoolCore<B> {
             for core in streams.iter().filter(|_| !seeded!(StaleRetry)) {
                 central.drain(core, 0);
             }
+            central.dissolve_chunks();
         }
         miss.asked.ask_again();
         self.ask_everything(&mut miss.asked);

@@ -8,24 +8,12 @@ use crate::buffer::Buffer;
 use crate::config::Reuse;
 use crate::error::Error;
 use crate::fault::seeded;
-use crate::heap::BlockId;
+use crate::heap::{BlockId, Heap, Request};
 use crate::heap::size_class::{ROUNDED_MAX, Rounded};
 use crate::history::Action;
 use crate::order::{FreePoint, Moment};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
-
-/// A block of this size, which large requests need whole, is cut for a much smaller one only when blocks of
-/// the stream's list that are not far smaller than the request have had a chance to join: in a recorded
-/// training step that takes 1.017 times the memory in use in place of 1.034. To drain all of the list would
-/// take 1.015, and half of the hits.
-const LARGE: u64 = 64 << 20;
-const FAR_SMALLER: u64 = 64;
-
-/// Whether to cut this block for a request of this size would spoil a large block.
-fn cuts_large(block: u64, bytes: u64) -> bool {
-    block >= LARGE && block > 2 * bytes && bytes > ROUNDED_MAX
-}
 
 /// What is wanted, for whom, and what has been met on the way to it.
 pub(super) struct Miss<'a, B: Backend> {
@@ -34,6 +22,8 @@ pub(super) struct Miss<'a, B: Backend> {
     pub(super) align: u64,
     /// What has been tried, once a ladder begins, for the error that may come.
     pub(super) tried: Vec<&'static str>,
+    /// A ladder has begun: small blocks may lie wherever there is room.
+    pub(super) desperate: bool,
     /// The limit, not the device, kept the pool from growing.
     pub(super) over_limit: bool,
     /// What others had returned when the last search of a ladder began.
@@ -213,45 +203,41 @@ impl<B: Backend> PoolCore<B> {
         Buffer::new(Home::new(miss.core), block, address, miss.size, len)
     }
 
-    /// A block that needs no wait: the smallest that fits, from the heap or the stream's own list. When
-    /// there is none, the list is drained: neighbours there can join.
+    /// A block that needs no wait: the smallest that fits. The stream's own large blocks are in the heap
+    /// then, so that they can join; its small ones get there when there is none.
     pub(super) fn take_covered(&self, miss: &Miss<'_, B>) -> Option<BlockId> {
         let mut central = self.central.lock();
-        let (bytes, align) = (miss.size.bytes, miss.align);
         central.settle();
         let taker = miss.core.taker();
-        for drained in [false, true] {
-            if drained {
-                central.drain(miss.core, 0);
+        let is_small = miss.size.bytes <= ROUNDED_MAX;
+        if !is_small {
+            central.drain(miss.core, ROUNDED_MAX + 1);
+        }
+        let mut found = central.find_covered(miss, &taker);
+        if found.is_none_or(|(_, request)| is_small && !request.is_in_chunks()) {
+            central.drain(miss.core, 0);
+            found = central.find_covered(miss, &taker);
+        }
+        if let Some((id, request)) = found {
+            if seeded!(LockDropped) {
+                drop(central);
+                central = self.central.lock();
             }
-            let mut found = central.heap.find_covered(bytes, align, &taker, &central.timelines);
-            if !drained && central.take_smaller(miss.core, bytes, align, found) {
-                found = central.heap.find_covered(bytes, align, &taker, &central.timelines);
-            }
-            if !drained && found.is_some_and(|id| cuts_large(central.heap.extent(id).1, bytes)) {
-                central.drain(miss.core, bytes / FAR_SMALLER);
-                found = central.heap.find_covered(bytes, align, &taker, &central.timelines);
-            }
-            if let Some(id) = found {
-                if seeded!(LockDropped) {
-                    drop(central);
-                    central = self.central.lock();
-                }
-                return Some(central.heap.carve(id, bytes, align));
-            }
+            return Some(central.heap.take(id, &request));
         }
         let central = &mut *central;
-        central.heap.take_union(bytes, align, &taker, &central.timelines)
+        let (heap, timelines) = (&mut central.heap, &central.timelines);
+        let mut requests = miss.requests(heap);
+        requests.find_map(|request| heap.take_union(&request, &taker, timelines))
     }
 
     /// Drains what fits from the other lists, and asks the streams that hold candidates.
     fn take_asked(&self, miss: &mut Miss<'_, B>) -> Option<BlockId> {
         let streams = self.streams();
-        let (bytes, align) = (miss.size.bytes, miss.align);
         {
             let mut central = self.central.lock();
             for other in streams.iter() {
-                central.drain(other, bytes);
+                central.drain(other, miss.size.bytes);
             }
         }
         // Twice: a block with several free points waits for the first of them first.
@@ -259,7 +245,11 @@ impl<B: Backend> PoolCore<B> {
             if let Some(block) = self.take_covered(miss) {
                 return Some(block);
             }
-            let candidates = self.central.lock().heap.pending(bytes, align);
+            let candidates: Vec<_> = {
+                let central = self.central.lock();
+                let requests = miss.requests(&central.heap);
+                requests.flat_map(|own| central.heap.pending(Some(&own))).collect()
+            };
             let mut news = false;
             for (first, _) in candidates {
                 if self.ask_point(&mut miss.asked, first) {
@@ -284,6 +274,7 @@ impl<B: Backend> PoolCore<B> {
             for other in streams.iter().filter(|_| !seeded!(StaleRetry)) {
                 central.drain(other, 0);
             }
+            central.dissolve_chunks();
             // What does not make up the request may still do with new memory beside it.
             if central.free() < miss.size.bytes.min(self.granularity().unwrap_or(u64::MAX)) {
                 return None;
@@ -323,7 +314,7 @@ impl<B: Backend> PoolCore<B> {
             let pending = {
                 let mut central = self.central.lock();
                 central.settle();
-                central.heap.pending(0, 1)
+                central.heap.pending(None)
             };
             let before = asked.completed;
             for (first, last) in pending {
@@ -379,7 +370,17 @@ impl<'a, B: Backend> Miss<'a, B> {
     pub(super) fn new(core: &'a StreamCore<B>, size: Rounded, align: u64) -> Miss<'a, B> {
         let (tried, asked) = Default::default();
         let waited = Cell::new(false);
-        Miss { core, size, align, tried, over_limit: false, seen: 0, returned: 0, waited, asked }
+        Miss { core, size, align, tried, desperate: false, over_limit: false, seen: 0, returned: 0, waited, asked }
+    }
+
+    /// The searches for its block, in order.
+    pub(super) fn requests(&self, heap: &Heap) -> impl Iterator<Item = Request> + use<B> {
+        heap.requests(self.size.bytes, self.align, self.desperate)
+    }
+
+    /// The search that the pool grows for.
+    pub(super) fn request_to_grow(&self, heap: &Heap) -> Request {
+        self.requests(heap).last().expect("there is always one")
     }
 
     /// Notes what has been tried, for the error.

@@ -414,19 +414,6 @@ impl<B: Backend> StreamCore<B> {
             each(block, Stamps::of(id, epoch));
         }
     }
-
-    /// Takes the smallest block of at least `bytes` bytes from the list, if `accept` wants it, with its
-    /// free point.
-    pub(crate) fn take_smallest(
-        &self,
-        bytes: u64,
-        accept: impl FnOnce(BlockId) -> bool,
-    ) -> Option<(BlockId, Stamps)> {
-        let mut state = self.state.lock();
-        let open = state.open;
-        let free = state.list.take_smallest(bytes, accept)?;
-        Some((free.block, Stamps::of(self.id, open.widened(free.epoch))))
-    }
 }
 
 impl<B: Backend> Drop for StreamCore<B> {
