@@ -46,8 +46,8 @@ pub(crate) struct Block {
     /// The neighbour that begins where this block ends, in the same segment.
     pub(crate) above: BlockId,
     pub(crate) state: State,
-    /// The address of the chunk that it is a part of; zero for none.
-    pub(crate) chunk: u64,
+    /// That of its segment.
+    pub(crate) part: Part,
     /// Whose buffer or stream list has it; [`TimelineId::LOWEST`] while nobody's has.
     pub(crate) home: TimelineId,
     /// What must come before the next use; meaningless while a buffer or a stream list has it.
@@ -57,10 +57,6 @@ pub(crate) struct Block {
 impl Block {
     pub(crate) fn end(&self) -> u64 {
         self.address + self.bytes
-    }
-
-    pub(crate) fn part(&self) -> Part {
-        if self.chunk == 0 { Part::Rest } else { Part::Chunks }
     }
 
     pub(crate) fn range(&self) -> Range<u64> {
@@ -85,10 +81,10 @@ impl BlockMap {
     }
 
     /// A block with no neighbours: a whole segment.
-    pub(crate) fn insert(&mut self, address: u64, bytes: u64, state: State) -> BlockId {
+    pub(crate) fn insert(&mut self, address: u64, bytes: u64, part: Part, state: State) -> BlockId {
         let (below, above) = (BlockId::NONE, BlockId::NONE);
         let (home, stamps) = (TimelineId::LOWEST, Stamps::Clean);
-        self.place(Block { address, bytes, below, above, state, chunk: 0, home, stamps })
+        self.place(Block { address, bytes, below, above, state, part, home, stamps })
     }
 
     /// Cuts a block in two; the upper part is new and has the same state and stamps.
@@ -105,7 +101,7 @@ impl BlockMap {
             below: id,
             above: block.above,
             state: block.state,
-            chunk: block.chunk,
+            part: block.part,
             home: block.home,
             stamps: match seeded!(SplitDropsStamps) {
                 true => Stamps::Clean,

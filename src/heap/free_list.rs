@@ -40,7 +40,7 @@ impl FreeList {
 
     /// The blocks that fit, the best first.
     pub(crate) fn fitting(&self, request: &Request) -> impl Iterator<Item = Entry> + '_ {
-        let (part, (bytes, align)) = (request.part(), request.wanted());
+        let Request { bytes, align, part } = *request;
         let lowest = Entry { part, bytes, address: 0, id: BlockId::LOWEST };
         let above = self.blocks.range(lowest..).copied();
         above
@@ -54,10 +54,10 @@ impl FreeList {
 
     /// The size of the largest block, in bytes.
     pub(crate) fn largest(&self) -> u64 {
-        let rest = Entry { part: Part::Rest, bytes: 0, address: 0, id: BlockId::LOWEST };
-        let in_chunks = self.blocks.range(..rest).next_back();
+        let large = Entry { part: Part::Large, bytes: 0, address: 0, id: BlockId::LOWEST };
+        let small = self.blocks.range(..large).next_back();
         let last = self.blocks.last();
-        last.into_iter().chain(in_chunks).map(|entry| entry.bytes).max().unwrap_or(0)
+        last.into_iter().chain(small).map(|entry| entry.bytes).max().unwrap_or(0)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

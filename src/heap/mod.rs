@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 mod block;
-mod chunk;
 mod copy;
 mod free_list;
 mod request;
@@ -26,16 +25,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use block::{BlockId, State};
 pub(crate) use copy::{BlockCopy, MapCopy};
-pub(crate) use request::Request;
+pub(crate) use request::{Part, Request};
 pub(crate) use room::{Claim, Room};
 pub(crate) use segment::Unused;
 
 use crate::fault::seeded;
 use crate::order::{Epoch, Evidence, FreePoint, Stamps, TimelineId};
 use block::BlockMap;
-use chunk::Chunks;
 use free_list::{Entry, FreeList};
-use request::Part;
 use segment::Segments;
 
 /// The free blocks of a pool that no stream list holds, and the map of all its segments.
@@ -53,7 +50,6 @@ pub(crate) struct Heap {
     holes: BTreeMap<u64, BlockId>,
     quarantined: BTreeSet<BlockId>,
     bytes: Bytes,
-    chunks: Chunks,
     /// Counts the shelves made so far.
     shelves: u64,
 }
@@ -274,9 +270,7 @@ impl Heap {
             return false;
         }
         let upper = self.blocks.get(lower.above);
-        upper.state == State::Free
-            && upper.chunk == lower.chunk
-            && clean_together(&lower.stamps, &upper.stamps, evidence)
+        upper.state == State::Free && clean_together(&lower.stamps, &upper.stamps, evidence)
     }
 
     /// Joins a free block with the free block above it; the union has the free points of both.
@@ -339,17 +333,17 @@ impl Heap {
 
     fn shelve(&mut self, id: BlockId) {
         let block = self.blocks.get(id);
-        let entry = Entry { part: block.part(), bytes: block.bytes, address: block.address, id };
+        let entry = Entry { part: block.part, bytes: block.bytes, address: block.address, id };
         match block.stamps.points() {
             [] => {
                 self.bytes.clean += entry.bytes;
                 self.clean.insert(entry);
-                if self.may_move(&entry) {
+                if self.may_move(entry.bytes) {
                     self.clean_at.insert(entry.address, id);
                 }
             }
             [first, others @ ..] => {
-                if seeded!(TrimWithoutCompletion) && self.may_move(&entry) {
+                if seeded!(TrimWithoutCompletion) && self.may_move(entry.bytes) {
                     self.clean_at.insert(entry.address, id);
                 }
                 self.bytes.pending += entry.bytes;
@@ -365,24 +359,24 @@ impl Heap {
         }
     }
 
-    /// Whether a block can have a whole piece of memory behind it that may get elsewhere.
-    fn may_move(&self, entry: &Entry) -> bool {
-        self.unit > 0 && entry.bytes >= self.unit && entry.part == Part::Rest
+    /// Whether a block of this size can have a whole piece of memory behind it.
+    fn may_move(&self, bytes: u64) -> bool {
+        self.unit > 0 && bytes >= self.unit
     }
 
     fn unshelve(&mut self, id: BlockId) {
         let block = self.blocks.get(id);
-        let entry = Entry { part: block.part(), bytes: block.bytes, address: block.address, id };
+        let entry = Entry { part: block.part, bytes: block.bytes, address: block.address, id };
         match block.stamps.points() {
             [] => {
                 self.bytes.clean -= entry.bytes;
                 self.clean.remove(&entry);
-                if self.may_move(&entry) {
+                if self.may_move(entry.bytes) {
                     self.clean_at.remove(&entry.address);
                 }
             }
             [first, others @ ..] => {
-                if seeded!(TrimWithoutCompletion) && self.may_move(&entry) {
+                if seeded!(TrimWithoutCompletion) && self.may_move(entry.bytes) {
                     self.clean_at.remove(&entry.address);
                 }
                 self.bytes.pending -= entry.bytes;

@@ -43,7 +43,7 @@ impl Heap {
         for (timeline, epoch) in taker.frontier.iter() {
             reachable += self.shelves_up_to(timeline, epoch).map(|own| own.bytes).sum::<u64>();
         }
-        if reachable < request.wanted().0 {
+        if reachable < request.bytes {
             return None;
         }
         self.take_run(request, &|stamps| is_covered(stamps, taker, evidence), evidence)
@@ -56,7 +56,7 @@ impl Heap {
         usable: &dyn Fn(&Stamps) -> bool,
         evidence: &dyn Evidence,
     ) -> Option<BlockId> {
-        let (bytes, align) = request.wanted();
+        let Request { bytes, align, part } = *request;
         // Alignment can cost this much at the front.
         let needed = bytes + align.saturating_sub(GRAIN);
         if self.bytes.free() < needed {
@@ -64,7 +64,7 @@ impl Heap {
         }
         let mut best: Option<(u64, BlockId, BlockId)> = None;
         for first in self.segments.first_blocks() {
-            self.smallest_run(first, request.part(), needed, usable, &mut best);
+            self.smallest_run(first, part, needed, usable, &mut best);
         }
         let (total, first, last) = best?;
         // Cut what is not needed off the end, so that it keeps its own free points.
@@ -88,7 +88,7 @@ impl Heap {
                 self.shelve_joined(rest, evidence);
             }
         }
-        Some(self.cut(taken, request))
+        Some(taken)
     }
 
     /// The smallest run of usable free neighbours of at least `needed` bytes, by a window that slides
@@ -106,14 +106,10 @@ impl Heap {
         while !at.is_none() {
             let block = self.blocks.get(at);
             let is_usable =
-                block.state == State::Free && block.part() == part && usable(&block.stamps);
+                block.state == State::Free && block.part == part && usable(&block.stamps);
             if !is_usable {
                 (start, total) = (block.above, 0);
             } else {
-                // A run ends where its chunk ends.
-                if block.chunk != self.blocks.get(start).chunk {
-                    (start, total) = (at, 0);
-                }
                 total += block.bytes;
                 while total - self.blocks.get(start).bytes >= needed {
                     total -= self.blocks.get(start).bytes;

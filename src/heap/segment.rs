@@ -46,17 +46,17 @@ pub(crate) struct Unused {
 
 impl Heap {
     /// Adds a plain segment that was just taken from the device; all of it is in transit.
-    pub(crate) fn add_segment(&mut self, address: u64, bytes: u64) -> BlockId {
-        let first = self.blocks.insert(address, bytes, State::Hole);
+    pub(crate) fn add_segment(&mut self, address: u64, bytes: u64, part: Part) -> BlockId {
+        let first = self.blocks.insert(address, bytes, part, State::Hole);
         self.segments.by_address.insert(address, Segment { bytes, first, plain: true });
         self.set_state(first, State::Transit);
         first
     }
 
     /// Adds a reserved range of addresses: a hole that memory can be mapped into, in multiples of `unit`.
-    pub(crate) fn add_range(&mut self, address: u64, bytes: u64, unit: u64) {
+    pub(crate) fn add_range(&mut self, address: u64, bytes: u64, part: Part, unit: u64) {
         self.unit = unit;
-        let first = self.blocks.insert(address, bytes, State::Hole);
+        let first = self.blocks.insert(address, bytes, part, State::Hole);
         self.segments.by_address.insert(address, Segment { bytes, first, plain: false });
         self.holes.insert(address, first);
     }
@@ -97,7 +97,7 @@ impl Heap {
             }
             let block = self.blocks.get(first);
             let clean = block.stamps.is_clean() || seeded!(TrimWithoutCompletion);
-            if block.state == State::Free && block.part() == Part::Rest && block.bytes == bytes && clean {
+            if block.state == State::Free && block.bytes == bytes && clean {
                 let block = self.carve(first, bytes, super::size_class::GRAIN);
                 total += bytes;
                 found.push(Unused { block, address, bytes });

@@ -6,14 +6,13 @@
 //! - each free block is on the one shelf that its stamps say, and no other block is on any;
 //! - neighbours that become clean at the same moment are one block;
 //! - a block that is handed out lies in none that is out already, is aligned, and has the size asked for;
-//! - a chunk's blocks lie in a row, and nothing but small blocks is cut from it.
+//! - it lies in a segment of its part, unless others were asked for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 
 use proptest::prelude::*;
 
-use super::request::Source;
 use super::size_class::GRAIN;
 use super::*;
 use crate::order::{Frontier, Taker};
@@ -21,9 +20,8 @@ use crate::sync::Arc;
 
 const UNIT: u64 = 64 * GRAIN;
 const TIMELINES: u64 = 3;
-/// Up to here a block is a small one in these tests, and cut from chunks of the second size.
+/// Up to here a block is a small one in these tests.
 const SMALL: u64 = 12 * GRAIN;
-const CHUNK: u64 = 40 * GRAIN;
 
 /// Everything up to an epoch has completed, by timeline; no event is published.
 #[derive(Debug, Default)]
@@ -45,16 +43,15 @@ enum Op {
     Alloc { grains: u64, align_log: u32, timeline: u64, anywhere: bool },
     Free { index: usize, timeline: u64, epoch: u64, second: bool },
     Complete { timeline: u64, epoch: u64 },
-    Segment { grains: u64 },
+    Segment { grains: u64, small: bool },
     GiveBack { grains: u64, fails: bool },
     Quarantine { timeline: u64 },
-    Dissolve,
 }
 
 fn op() -> impl Strategy<Value = Op> {
     let timeline = 1..=TIMELINES;
     prop_oneof![
-        6 => (prop_oneof![1..12_u64, 1..120_u64], 8..14_u32, timeline.clone(), 0..8_u32).prop_map(
+        6 => (prop_oneof![1..12_u64, 1..120_u64], 8..14_u32, timeline.clone(), 0..6_u32).prop_map(
             |(grains, align_log, timeline, anywhere)| {
                 let align_log = align_log.saturating_sub(3).max(8);
                 Op::Alloc { grains, align_log, timeline, anywhere: anywhere == 0 }
@@ -64,10 +61,9 @@ fn op() -> impl Strategy<Value = Op> {
             |(index, timeline, epoch, second)| Op::Free { index, timeline, epoch, second }
         ),
         2 => (timeline.clone(), 1..20_u64).prop_map(|(timeline, epoch)| Op::Complete { timeline, epoch }),
-        1 => (1..200_u64).prop_map(|grains| Op::Segment { grains }),
+        1 => (1..200_u64, any::<bool>()).prop_map(|(grains, small)| Op::Segment { grains, small }),
         1 => (1..400_u64, any::<bool>()).prop_map(|(grains, fails)| Op::GiveBack { grains, fails }),
         1 => timeline.prop_map(|timeline| Op::Quarantine { timeline }),
-        1 => Just(Op::Dissolve),
     ]
 }
 
@@ -81,8 +77,6 @@ struct Run {
     seen: Seen,
     out: Vec<BlockId>,
     next_segment: u64,
-    /// The blocks of `out` that lie in a chunk.
-    in_chunks: BTreeSet<BlockId>,
     unions: u32,
     rooms: u32,
 }
@@ -90,29 +84,25 @@ struct Run {
 impl Run {
     fn new() -> Run {
         let mut run = Run { next_segment: 1 << 40, ..Run::default() };
-        run.heap.add_range(1 << 30, 40 * UNIT, UNIT);
+        run.heap.add_range(1 << 30, 40 * UNIT, Part::Large, UNIT);
+        run.heap.add_range(1 << 31, 10 * UNIT, Part::Small, UNIT);
         run
     }
 
     fn step(&mut self, op: Op) {
         match op {
             Op::Alloc { grains, align_log, timeline, anywhere } => {
-                let (bytes, align) = (grains * GRAIN, 1 << align_log);
-                let chunk = Source::NewChunk { bytes: CHUNK, align: GRAIN };
-                let sources = match (bytes <= SMALL, anywhere) {
-                    (true, false) => &[Source::Chunks, chunk][..],
-                    (true, true) => &[Source::Chunks, chunk, Source::Rest],
-                    (false, _) => &[Source::Rest],
-                };
-                self.alloc(bytes, align, id(timeline), sources);
+                let bytes = grains * GRAIN;
+                let part = if bytes <= SMALL { Part::Small } else { Part::Large };
+                let request = Request { bytes, align: 1 << align_log, part };
+                let elsewhere = anywhere.then(|| request.elsewhere());
+                self.alloc(id(timeline), &[Some(request), elsewhere]);
             }
-            Op::Dissolve => self.heap.dissolve_chunks(&self.seen),
             Op::Free { index, timeline, epoch, second } => {
                 if self.out.is_empty() {
                     return;
                 }
                 let block = self.out.swap_remove(index % self.out.len());
-                self.in_chunks.remove(&block);
                 let mut stamps = Stamps::of(id(timeline), Epoch::from_u64(epoch));
                 if second {
                     let timeline = id(timeline % TIMELINES + 1);
@@ -126,9 +116,13 @@ impl Run {
                 self.heap.settle(&self.seen);
                 self.heap.release_quarantine(&self.seen);
             }
-            Op::Segment { grains } => {
+            Op::Segment { grains, small } => {
                 let bytes = grains * GRAIN;
-                let block = self.heap.add_segment(self.next_segment, bytes);
+                let block = self.heap.add_segment(
+                    self.next_segment,
+                    bytes,
+                    if small { Part::Small } else { Part::Large },
+                );
                 self.next_segment += bytes;
                 self.heap.free(block, Stamps::Clean, &self.seen);
             }
@@ -158,38 +152,29 @@ impl Run {
         }
     }
 
-    fn alloc(&mut self, bytes: u64, align: u64, home: TimelineId, sources: &[Source]) {
-        let requests = sources.iter().map(|source| Request::new(bytes, align, *source));
-        let requests: Vec<Request> = requests.collect();
+    fn alloc(&mut self, home: TimelineId, requests: &[Option<Request>]) {
+        let requests: Vec<Request> = requests.iter().copied().flatten().collect();
+        let Request { bytes, align, part } = requests[0];
         let taker = Taker { home, frontier: Arc::new(Frontier::default()) };
         let seen = &self.seen;
-        let mut covered = requests.iter();
-        let covered = covered.find_map(|own| Some((self.heap.find_covered(own, &taker, seen)?, own)));
+        let covered = requests.iter().find_map(|own| self.heap.find_covered(own, &taker, seen));
         let mut unions = requests.iter();
-        let block = if let Some((found, request)) = covered {
-            self.heap.take(found, request)
-        } else if let Some(union) =
-            unions.find_map(|request| self.heap.take_union(request, &taker, seen))
-        {
+        let block = if let Some(found) = covered {
+            self.heap.carve(found, bytes, align)
+        } else if let Some(union) = unions.find_map(|own| self.heap.take_union(own, &taker, seen)) {
             self.unions += 1;
             union
-        } else {
-            let grown = requests.last().expect("there is one");
-            let (wanted, wanted_align) = grown.wanted();
-            let Some(claim) = self.claim(wanted, wanted_align, &taker) else { return };
+        } else if let Some(claim) = self.claim(&requests[0], &taker) {
             if bytes.is_multiple_of(7) {
                 self.heap.undo_claim(claim, &self.seen);
                 return;
             }
-            let block = self.heap.finish_claim(claim, &self.seen);
-            self.heap.cut(block, grown)
+            self.heap.finish_claim(claim, &self.seen)
+        } else {
+            return;
         };
-        let in_chunk = self.heap.blocks.get(block).part() == Part::Chunks;
-        assert!(!in_chunk || sources.len() > 1, "nothing but small blocks is cut from a chunk");
-        assert!(in_chunk || sources.contains(&Source::Rest), "a small block is cut from a chunk");
-        if in_chunk {
-            self.in_chunks.insert(block);
-        }
+        let lies = self.heap.blocks.get(block).part;
+        assert!(lies == part || requests.len() > 1, "a block where it does not belong");
         let seen = &self.seen;
         let covered = |point: &FreePoint| {
             point.timeline == home || seen.completed(point.timeline) >= point.epoch
@@ -201,10 +186,15 @@ impl Run {
         self.out.push(block);
     }
 
+    fn alloc_large(&mut self, bytes: u64, home: TimelineId) {
+        self.alloc(home, &[Some(Request { bytes, align: GRAIN, part: Part::Large })]);
+    }
+
     /// Claims one of the rooms for a request, by its size.
-    fn claim(&mut self, bytes: u64, align: u64, taker: &Taker) -> Option<Claim> {
+    fn claim(&mut self, request: &Request, taker: &Taker) -> Option<Claim> {
+        let Request { bytes, align, .. } = *request;
         let mut rooms = Vec::new();
-        self.heap.each_room(bytes, align, taker, &self.seen, |room| {
+        self.heap.each_room(request, taker, &self.seen, |room| {
             rooms.push(room);
             ControlFlow::Continue(())
         });
@@ -225,7 +215,7 @@ impl Run {
 
     fn check(&self) {
         let (mut seen, heap) = (Bytes::default(), &self.heap);
-        let (mut holes, mut chunks) = (0, BTreeMap::new());
+        let mut holes = 0;
         for first in heap.segments.first_blocks() {
             let (mut at, mut last_end) = (first, heap.blocks.get(first).address);
             let mut below = BlockId::NONE;
@@ -237,11 +227,6 @@ impl Run {
                     "blocks tile a segment"
                 );
                 assert!(block.bytes > 0 && block.bytes % GRAIN == 0);
-                if block.part() == Part::Chunks {
-                    let end = chunks.entry(block.chunk).or_insert(block.chunk);
-                    assert_eq!(*end, block.address, "a chunk's blocks lie in a row");
-                    *end = block.end();
-                }
                 match (block.state, block.stamps.is_clean()) {
                     (State::Free, true) => seen.clean += block.bytes,
                     (State::Free, false) => seen.pending += block.bytes,
@@ -254,12 +239,6 @@ impl Run {
                 (below, last_end, at) = (at, block.address + block.bytes, block.above);
             }
         }
-        assert_eq!(chunks.iter().map(|(start, end)| end - start).sum::<u64>(), heap.chunks.bytes);
-        let first = heap.chunks.first.iter().map(|id| heap.blocks.get(*id).address);
-        assert_eq!(first.collect::<BTreeSet<_>>(), chunks.keys().copied().collect());
-        for id in &self.in_chunks {
-            assert_eq!(heap.blocks.get(*id).part(), Part::Chunks, "a chunk in use stays one");
-        }
         assert_eq!(holes, heap.holes.len());
         for (address, hole) in &heap.holes {
             assert_eq!((*address, State::Hole), {
@@ -267,7 +246,7 @@ impl Run {
                 (hole.address, hole.state)
             });
         }
-        let large = |entry: &Entry| entry.bytes >= UNIT && entry.part == Part::Rest;
+        let large = |entry: &Entry| entry.bytes >= UNIT;
         let mut clean: Vec<_> = heap.clean.iter().filter(large).map(|own| own.address).collect();
         clean.sort_unstable();
         assert!(clean.iter().eq(heap.clean_at.keys()), "large clean blocks are found by address");
@@ -309,10 +288,6 @@ proptest! {
         for block in std::mem::take(&mut run.out) {
             run.heap.free(block, Stamps::Clean, &run.seen);
         }
-        run.in_chunks.clear();
-        run.check();
-        run.heap.dissolve_chunks(&run.seen);
-        prop_assert_eq!(run.heap.chunks.bytes, 0);
         run.check();
         for unused in run.heap.take_unused(u64::MAX) {
             run.heap.forget_unused(unused);
@@ -324,17 +299,18 @@ proptest! {
         }
         run.check();
         prop_assert_eq!(run.heap.bytes().reserved(), 0);
-        prop_assert_eq!(run.heap.take_empty_ranges(), vec![(1 << 30, 40 * UNIT)]);
+        let ranges = vec![(1 << 30, 40 * UNIT), (1 << 31, 10 * UNIT)];
+        prop_assert_eq!(run.heap.take_empty_ranges(), ranges);
     }
 }
 
 #[test]
 fn a_union_is_made_only_when_a_request_needs_it_and_takes_no_more_than_it_needs() {
     let mut run = Run::new();
-    let block = run.heap.add_segment(1 << 40, 12 * GRAIN);
+    let block = run.heap.add_segment(1 << 40, 12 * GRAIN, Part::Large);
     run.heap.free(block, Stamps::Clean, &run.seen);
     for _ in 0..3 {
-        run.alloc(4 * GRAIN, GRAIN, id(1), &[Source::Rest]);
+        run.alloc_large(4 * GRAIN, id(1));
     }
     // Freed in epochs that different events close: they stay apart.
     for (epoch, block) in [1, 5, 9].into_iter().zip(std::mem::take(&mut run.out)) {
@@ -342,13 +318,13 @@ fn a_union_is_made_only_when_a_request_needs_it_and_takes_no_more_than_it_needs(
     }
     run.check();
     assert_eq!(run.heap.largest_free(), 4 * GRAIN);
-    run.alloc(6 * GRAIN, GRAIN, id(1), &[Source::Rest]);
+    run.alloc_large(6 * GRAIN, id(1));
     run.check();
     assert_eq!((run.unions, run.out.len()), (1, 1));
     // The half of the second block that was not needed keeps its own free point.
     let rest: Vec<_> = run
         .heap
-        .pending(Some(&Request::new(2 * GRAIN, 1, Source::Rest)))
+        .pending(Some(&Request { bytes: 2 * GRAIN, align: 1, part: Part::Large }))
         .iter()
         .map(|(first, last)| (first.epoch.get(), last.get()))
         .collect();
@@ -359,14 +335,15 @@ fn a_union_is_made_only_when_a_request_needs_it_and_takes_no_more_than_it_needs(
 fn a_growth_keeps_the_free_points_of_what_lay_below_it() {
     let mut run = Run::new();
     let home = id(1);
-    run.alloc(8 * UNIT, GRAIN, home, &[Source::Rest]);
+    run.alloc_large(8 * UNIT, home);
     let block = run.out.pop().expect("there is room");
     run.heap.free(block, Stamps::of(home, Epoch::from_u64(3)), &run.seen);
     // Two thirds of the request fit into the block below the hole, which its own stream needs no wait for;
     // the lowest room has all of that block, and the next, in the hole, none of it.
     let taker = Taker { home, frontier: Arc::new(Frontier::default()) };
     let mut rooms = Vec::new();
-    run.heap.each_room(12 * UNIT + GRAIN, GRAIN, &taker, &run.seen, |room| {
+    let request = Request { bytes: 12 * UNIT + GRAIN, align: GRAIN, part: Part::Large };
+    run.heap.each_room(&request, &taker, &run.seen, |room| {
         rooms.push(room);
         ControlFlow::Continue(())
     });
@@ -394,10 +371,10 @@ fn a_segment_at_the_address_of_one_that_is_going_back_is_not_forgotten_with_it()
     let mut heap = Heap::default();
     let nothing = Seen::default();
     let address = 1 << 40;
-    let old = heap.add_segment(address, 12 * GRAIN);
+    let old = heap.add_segment(address, 12 * GRAIN, Part::Large);
     heap.free(old, Stamps::Clean, &nothing);
     let going_back = heap.take_unused(u64::MAX).pop().unwrap();
-    let new = heap.add_segment(address, 8 * GRAIN);
+    let new = heap.add_segment(address, 8 * GRAIN, Part::Large);
     heap.forget_unused(going_back);
     heap.free(new, Stamps::Clean, &nothing);
     let unused: Vec<u64> = heap.take_unused(u64::MAX).iter().map(|unused| unused.bytes).collect();

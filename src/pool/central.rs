@@ -7,7 +7,7 @@ use super::miss::Miss;
 use super::pieces::Pieces;
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::heap::{BlockId, Heap, Request};
+use crate::heap::{BlockId, Heap, Part, Request};
 use crate::order::{Epoch, FreePoint, Taker, Timeline, TimelineId, Timelines, completions};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::tally::Tally;
@@ -197,12 +197,13 @@ impl<B: Backend> Central<B> {
     pub(super) fn finish_segment(
         &mut self,
         claimed: u64,
+        part: Part,
         taken: Result<(u64, u64), Error>,
     ) -> Result<BlockId, Error> {
         self.taking -= claimed;
         self.returns += 1;
         let (address, bytes) = taken?;
-        let segment = self.heap.add_segment(address, bytes);
+        let segment = self.heap.add_segment(address, bytes, part);
         self.see_reserved();
         Ok(segment)
     }
@@ -220,15 +221,10 @@ impl<B: Backend> Central<B> {
         miss: &Miss<'_, B>,
         taker: &Taker,
     ) -> Option<(BlockId, Request)> {
-        miss.requests(&self.heap).find_map(|request| {
+        miss.requests().find_map(|request| {
             let id = self.heap.find_covered(&request, taker, &self.timelines)?;
             Some((id, request))
         })
-    }
-
-    /// Makes of the chunks that are free as a whole what anything can be cut from.
-    pub(super) fn dissolve_chunks(&mut self) {
-        self.heap.dissolve_chunks(&self.timelines);
     }
 
     /// Stamps can name a stream of another pool from now on. Now and then, so that the cost is spread

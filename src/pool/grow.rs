@@ -8,7 +8,7 @@ use super::plan::{Aim, Means, Spare};
 use crate::backend::{Backend, ErrorKind};
 use crate::config::Growth;
 use crate::error::Error;
-use crate::heap::{BlockId, Request};
+use crate::heap::{BlockId, Part, Request};
 use crate::order::Stamps;
 use crate::pool_stream::core::StreamCore;
 use crate::sync::{Arc, host};
@@ -47,9 +47,9 @@ enum Claimed<G> {
     /// Memory was free whose addresses are mapped: the block, in transit.
     Block(BlockId),
     /// A room that driver calls put memory behind.
-    Room(Backing<G>, Request),
+    Room(Backing<G>),
     /// No hole is large enough.
-    NoRoom(Request),
+    NoRoom,
     /// It would take the pool over the mark.
     OverCap,
 }
@@ -158,8 +158,8 @@ impl<B: Backend> PoolCore<B> {
         loop {
             match self.claim_room(miss, mark, frugal, granularity) {
                 Claimed::Block(block) => return Some(block),
-                Claimed::Room(backing, request) => match self.back(backing) {
-                    Ok(block) => return Some(self.central.lock().heap.cut(block, &request)),
+                Claimed::Room(backing) => match self.back(backing) {
+                    Ok(block) => return Some(block),
                     Err(error) => {
                         miss.returned += 1;
                         if error.driver_kind() != Some(ErrorKind::OutOfMemory) || frugal {
@@ -170,10 +170,11 @@ impl<B: Backend> PoolCore<B> {
                         frugal = true;
                     }
                 },
-                Claimed::NoRoom(request) => {
-                    let (bytes, align) = request.wanted();
-                    let bytes = bytes + align;
-                    if let Err(error) = self.reserve_addresses(bytes, granularity) {
+                Claimed::NoRoom => {
+                    let bytes = miss.size.bytes + miss.align;
+                    if let Err(error) =
+                        self.reserve_addresses(bytes, miss.request().part, granularity)
+                    {
                         miss.asked.meet(error);
                         return None;
                     }
@@ -204,11 +205,11 @@ impl<B: Backend> PoolCore<B> {
         frugal: bool,
         granularity: u64,
     ) -> Claimed<B::Granule> {
+        let request = miss.request();
+        let bytes = request.bytes;
         let (taker, streams) = (miss.core.taker(), self.streams());
         let mut central = self.central.lock();
         let central = &mut *central;
-        let request = miss.request_to_grow(&central.heap);
-        let (bytes, align) = request.wanted();
         let reserved = central.reserved();
         let mut means = Means {
             granularity,
@@ -218,10 +219,10 @@ impl<B: Backend> PoolCore<B> {
             spare: Spare::Parked,
             aim: if frugal { Aim::LittleMemory } else { Aim::FewMappings },
         };
-        let Some((room, cost)) = central.find_room(bytes, align, &taker, &means) else {
+        let Some((room, cost)) = central.find_room(&request, &taker, &means) else {
             // All of a room would be reserved: what is above the mark anyway needs no addresses.
             let over_cap = bytes > self.cap(central, &streams, (bytes, mark));
-            return if over_cap { Claimed::OverCap } else { Claimed::NoRoom(request) };
+            return if over_cap { Claimed::OverCap } else { Claimed::NoRoom };
         };
         if cost > 0 {
             means.cap = self.cap(central, &streams, (bytes, mark));
@@ -235,20 +236,19 @@ impl<B: Backend> PoolCore<B> {
         }
         let backing = central.begin_growth(plan);
         if backing.needs_calls() {
-            return Claimed::Room(backing, request);
+            return Claimed::Room(backing);
         }
         let claim = central.end_growth(backing, true);
-        let block = central.heap.finish_claim(claim, &central.timelines);
-        Claimed::Block(central.heap.cut(block, &request))
+        Claimed::Block(central.heap.finish_claim(claim, &central.timelines))
     }
 
     /// Reserves another range of addresses, for a request of this size at least.
-    fn reserve_addresses(&self, bytes: u64, granularity: u64) -> Result<(), Error> {
+    fn reserve_addresses(&self, bytes: u64, part: Part, granularity: u64) -> Result<(), Error> {
         let wanted = self.device_total()?.saturating_mul(RANGE_FACTOR).max(bytes.saturating_mul(2));
         let wanted = wanted.next_multiple_of(granularity);
         let reserve = |own: &B| own.reserve_range(wanted);
         let address = self.driver.memory("reserve a range of addresses", reserve)?;
-        self.central.lock().heap.add_range(address, wanted, granularity);
+        self.central.lock().heap.add_range(address, wanted, part, granularity);
         Ok(())
     }
 
@@ -264,13 +264,12 @@ impl<B: Backend> PoolCore<B> {
     }
 
     fn grow_segment(&self, miss: &mut Miss<'_, B>, mark: Mark) -> Option<BlockId> {
+        let Request { bytes, align, part } = miss.request();
+        // Segments are aligned to the grain at least; more may cost this much at the front.
+        let least = bytes + align - crate::heap::size_class::GRAIN;
         let streams = self.streams();
-        let (request, taking, least) = {
+        let taking = {
             let mut central = self.central.lock();
-            let request = miss.request_to_grow(&central.heap);
-            let (bytes, align) = request.wanted();
-            // Segments are aligned to the grain at least; more may cost this much at the front.
-            let least = bytes + align - crate::heap::size_class::GRAIN;
             let cap = self.cap(&central, &streams, (bytes, mark));
             let reserved = central.reserved();
             if reserved.saturating_add(least) > cap {
@@ -279,7 +278,7 @@ impl<B: Backend> PoolCore<B> {
             }
             let wanted = least.next_multiple_of(unit(reserved, UNIT_MIN)).min(cap - reserved);
             central.taking += wanted;
-            (request, wanted, least)
+            wanted
         };
         let (taken, got) = match self.take_segment(taking) {
             Err(error) if error.driver_kind() == Some(ErrorKind::OutOfMemory) && taking > least => {
@@ -288,11 +287,11 @@ impl<B: Backend> PoolCore<B> {
             taken => (taken, taking),
         };
         let mut central = self.central.lock();
-        match central.finish_segment(taking, taken.map(|address| (address, got))) {
+        match central.finish_segment(taking, part, taken.map(|address| (address, got))) {
             Ok(segment) => {
                 let central = &mut *central;
                 central.heap.free(segment, Stamps::Clean, &central.timelines);
-                Some(central.heap.take(segment, &request))
+                Some(central.heap.carve(segment, bytes, align))
             }
             Err(error) => {
                 drop(central);
@@ -317,12 +316,13 @@ impl<B: Backend> PoolCore<B> {
                     return Err(self.shortage(step, true, tried, None));
                 }
                 ReserveClaim::NoRoom { step, granularity } => {
-                    self.reserve_addresses(step, granularity)?;
+                    self.reserve_addresses(step, Part::Large, granularity)?;
                 }
                 ReserveClaim::Segment(step) => {
                     let taken = self.take_segment(step);
                     let mut central = self.central.lock();
-                    let segment = central.finish_segment(step, taken.map(|at| (at, step)))?;
+                    let segment =
+                        central.finish_segment(step, Part::Large, taken.map(|at| (at, step)))?;
                     drop(central);
                     self.free_to_heap(segment, Stamps::Clean);
                 }
@@ -350,7 +350,8 @@ impl<B: Backend> PoolCore<B> {
             central.taking += step;
             return ReserveClaim::Segment(step);
         };
-        let Some(room) = central.find_vacant(step, granularity, granularity) else {
+        let whole = Request { bytes: step, align: granularity, part: Part::Large };
+        let Some(room) = central.find_vacant(&whole, granularity) else {
             return ReserveClaim::NoRoom { step, granularity };
         };
         let (unit, spare) = (granularity, Spare::Nothing);

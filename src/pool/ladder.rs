@@ -101,7 +101,6 @@ impl<B: Backend> PoolCore<B> {
             for core in streams.iter().filter(|_| !seeded!(StaleRetry)) {
                 central.drain(core, 0);
             }
-            central.dissolve_chunks();
         }
         miss.asked.ask_again();
         self.ask_everything(&mut miss.asked);

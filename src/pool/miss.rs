@@ -1,6 +1,7 @@
 //! A miss: the steps of an allocation that the stream's own list did not serve.
 
 use std::cell::Cell;
+use std::iter;
 
 use super::PoolCore;
 use crate::backend::Backend;
@@ -8,8 +9,8 @@ use crate::buffer::Buffer;
 use crate::config::Reuse;
 use crate::error::Error;
 use crate::fault::seeded;
-use crate::heap::{BlockId, Heap, Request};
 use crate::heap::size_class::{ROUNDED_MAX, Rounded};
+use crate::heap::{BlockId, Request};
 use crate::history::Action;
 use crate::order::{FreePoint, Moment};
 use crate::pool_stream::core::StreamCore;
@@ -22,7 +23,7 @@ pub(super) struct Miss<'a, B: Backend> {
     pub(super) align: u64,
     /// What has been tried, once a ladder begins, for the error that may come.
     pub(super) tried: Vec<&'static str>,
-    /// A ladder has begun: small blocks may lie wherever there is room.
+    /// The pool cannot grow: a block may lie where it does not belong.
     pub(super) desperate: bool,
     /// The limit, not the device, kept the pool from growing.
     pub(super) over_limit: bool,
@@ -214,7 +215,7 @@ impl<B: Backend> PoolCore<B> {
             central.drain(miss.core, ROUNDED_MAX + 1);
         }
         let mut found = central.find_covered(miss, &taker);
-        if found.is_none_or(|(_, request)| is_small && !request.is_in_chunks()) {
+        if found.is_none() {
             central.drain(miss.core, 0);
             found = central.find_covered(miss, &taker);
         }
@@ -223,12 +224,11 @@ impl<B: Backend> PoolCore<B> {
                 drop(central);
                 central = self.central.lock();
             }
-            return Some(central.heap.take(id, &request));
+            return Some(central.heap.carve(id, request.bytes, request.align));
         }
         let central = &mut *central;
         let (heap, timelines) = (&mut central.heap, &central.timelines);
-        let mut requests = miss.requests(heap);
-        requests.find_map(|request| heap.take_union(&request, &taker, timelines))
+        miss.requests().find_map(|request| heap.take_union(&request, &taker, timelines))
     }
 
     /// Drains what fits from the other lists, and asks the streams that hold candidates.
@@ -247,8 +247,7 @@ impl<B: Backend> PoolCore<B> {
             }
             let candidates: Vec<_> = {
                 let central = self.central.lock();
-                let requests = miss.requests(&central.heap);
-                requests.flat_map(|own| central.heap.pending(Some(&own))).collect()
+                miss.requests().flat_map(|own| central.heap.pending(Some(&own))).collect()
             };
             let mut news = false;
             for (first, _) in candidates {
@@ -274,7 +273,6 @@ impl<B: Backend> PoolCore<B> {
             for other in streams.iter().filter(|_| !seeded!(StaleRetry)) {
                 central.drain(other, 0);
             }
-            central.dissolve_chunks();
             // What does not make up the request may still do with new memory beside it.
             if central.free() < miss.size.bytes.min(self.granularity().unwrap_or(u64::MAX)) {
                 return None;
@@ -370,17 +368,29 @@ impl<'a, B: Backend> Miss<'a, B> {
     pub(super) fn new(core: &'a StreamCore<B>, size: Rounded, align: u64) -> Miss<'a, B> {
         let (tried, asked) = Default::default();
         let waited = Cell::new(false);
-        Miss { core, size, align, tried, desperate: false, over_limit: false, seen: 0, returned: 0, waited, asked }
+        Miss {
+            core,
+            size,
+            align,
+            tried,
+            desperate: false,
+            over_limit: false,
+            seen: 0,
+            returned: 0,
+            waited,
+            asked,
+        }
+    }
+
+    /// What it asks for, where such blocks belong.
+    pub(super) fn request(&self) -> Request {
+        Request::new(self.size.bytes, self.align)
     }
 
     /// The searches for its block, in order.
-    pub(super) fn requests(&self, heap: &Heap) -> impl Iterator<Item = Request> + use<B> {
-        heap.requests(self.size.bytes, self.align, self.desperate)
-    }
-
-    /// The search that the pool grows for.
-    pub(super) fn request_to_grow(&self, heap: &Heap) -> Request {
-        self.requests(heap).last().expect("there is always one")
+    pub(super) fn requests(&self) -> impl Iterator<Item = Request> + use<B> {
+        let own = self.request();
+        iter::once(own).chain(self.desperate.then(|| own.elsewhere()))
     }
 
     /// Notes what has been tried, for the error.

@@ -80,12 +80,11 @@ impl<B: Backend> PoolCore<B> {
                     })
         };
         let can_have = |stamps: &Stamps| stamps.points().iter().all(can_wait);
-        let mut requests = miss.requests(heap);
-        let block = requests.find_map(|request| match union {
+        let block = miss.requests().find_map(|request| match union {
             true => heap.take_run(&request, &can_have, timelines),
             false => {
                 let victim = heap.find_steal(&request, can_have)?;
-                Some(heap.take(victim, &request))
+                Some(heap.carve(victim, request.bytes, request.align))
             }
         })?;
         Some((block, heap.stamps(block).clone()))
