@@ -16,6 +16,14 @@ impl BlockId {
     /// No block.
     pub(crate) const NONE: BlockId = BlockId(u32::MAX);
 
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+
+    pub(super) fn from_number(number: u32) -> BlockId {
+        BlockId(number)
+    }
+
     pub(crate) fn is_none(self) -> bool {
         self == BlockId::NONE
     }

@@ -31,7 +31,7 @@ pub(crate) use segment::Unused;
 
 use crate::fault::seeded;
 use crate::order::{Epoch, Evidence, FreePoint, Stamps, TimelineId};
-use block::BlockMap;
+use block::{Block, BlockMap};
 use free_list::{Entry, FreeList};
 use segment::Segments;
 
@@ -210,13 +210,13 @@ impl Heap {
                 .collect();
             // Off the shelves and not yet back: none of them may be joined before its turn.
             for entry in &entries {
-                self.bytes.pending -= entry.bytes;
-                self.bytes.transit += entry.bytes;
-                self.blocks.get_mut(entry.id).state = State::Transit;
+                self.bytes.pending -= entry.bytes();
+                self.bytes.transit += entry.bytes();
+                self.blocks.get_mut(entry.id()).state = State::Transit;
             }
             for entry in &entries {
-                let stamps = std::mem::take(&mut self.blocks.get_mut(entry.id).stamps);
-                self.free(entry.id, stamps, evidence);
+                let stamps = std::mem::take(&mut self.blocks.get_mut(entry.id()).stamps);
+                self.free(entry.id(), stamps, evidence);
             }
         }
     }
@@ -227,7 +227,7 @@ impl Heap {
         let mut points: Vec<(FreePoint, Epoch)> = Vec::new();
         for (&(timeline, epoch), shelf) in &self.pending {
             let fits = |list: &FreeList| match request {
-                Some(request) => list.fitting(request).next().is_some(),
+                Some(request) => list.best(request).is_some(),
                 None => !list.is_empty(),
             };
             if !fits(&shelf.single) && !fits(&shelf.mixed) {
@@ -244,7 +244,7 @@ impl Heap {
     /// Whether a free block waits for this timeline, maybe beside others.
     pub(crate) fn waits_for(&self, timeline: TimelineId) -> bool {
         let of = |entry: Entry| {
-            self.stamps(entry.id).points().iter().any(|point| point.timeline == timeline)
+            self.stamps(entry.id()).points().iter().any(|point| point.timeline == timeline)
         };
         self.pending
             .iter()
@@ -257,7 +257,7 @@ impl Heap {
         let shelves = self.pending.range((timeline, Epoch::NONE)..=(timeline, Epoch::MAX));
         let ids: Vec<BlockId> = shelves
             .flat_map(|(_, shelf)| shelf.single.iter().chain(shelf.mixed.iter()))
-            .map(|entry| entry.id)
+            .map(Entry::id)
             .collect();
         for id in ids {
             self.set_state(id, State::Quarantined);
@@ -333,27 +333,28 @@ impl Heap {
 
     fn shelve(&mut self, id: BlockId) {
         let block = self.blocks.get(id);
-        let entry = Entry { part: block.part, bytes: block.bytes, address: block.address, id };
+        let Block { part, bytes, address, .. } = *block;
+        let entry = Entry::new(part, bytes, address, id);
         match block.stamps.points() {
             [] => {
-                self.bytes.clean += entry.bytes;
+                self.bytes.clean += bytes;
                 self.clean.insert(entry);
-                if self.may_move(entry.bytes) {
-                    self.clean_at.insert(entry.address, id);
+                if self.may_move(bytes) {
+                    self.clean_at.insert(address, id);
                 }
             }
             [first, others @ ..] => {
-                if seeded!(TrimWithoutCompletion) && self.may_move(entry.bytes) {
-                    self.clean_at.insert(entry.address, id);
+                if seeded!(TrimWithoutCompletion) && self.may_move(bytes) {
+                    self.clean_at.insert(address, id);
                 }
-                self.bytes.pending += entry.bytes;
+                self.bytes.pending += bytes;
                 let shelf =
                     self.pending.entry((first.timeline, first.epoch)).or_insert_with(|| {
                         self.shelves += 1;
                         let (single, mixed) = Default::default();
                         Shelf { since: self.shelves, bytes: 0, single, mixed }
                     });
-                shelf.bytes += entry.bytes;
+                shelf.bytes += bytes;
                 if others.is_empty() { &mut shelf.single } else { &mut shelf.mixed }.insert(entry);
             }
         }
@@ -366,24 +367,25 @@ impl Heap {
 
     fn unshelve(&mut self, id: BlockId) {
         let block = self.blocks.get(id);
-        let entry = Entry { part: block.part, bytes: block.bytes, address: block.address, id };
+        let Block { part, bytes, address, .. } = *block;
+        let entry = Entry::new(part, bytes, address, id);
         match block.stamps.points() {
             [] => {
-                self.bytes.clean -= entry.bytes;
-                self.clean.remove(&entry);
-                if self.may_move(entry.bytes) {
-                    self.clean_at.remove(&entry.address);
+                self.bytes.clean -= bytes;
+                self.clean.remove(entry);
+                if self.may_move(bytes) {
+                    self.clean_at.remove(&address);
                 }
             }
             [first, others @ ..] => {
-                if seeded!(TrimWithoutCompletion) && self.may_move(entry.bytes) {
-                    self.clean_at.remove(&entry.address);
+                if seeded!(TrimWithoutCompletion) && self.may_move(bytes) {
+                    self.clean_at.remove(&address);
                 }
-                self.bytes.pending -= entry.bytes;
+                self.bytes.pending -= bytes;
                 let key = (first.timeline, first.epoch);
                 let shelf = self.pending.get_mut(&key).expect("a pending block is on its shelf");
-                shelf.bytes -= entry.bytes;
-                if others.is_empty() { &mut shelf.single } else { &mut shelf.mixed }.remove(&entry);
+                shelf.bytes -= bytes;
+                if others.is_empty() { &mut shelf.single } else { &mut shelf.mixed }.remove(entry);
                 if shelf.single.is_empty() && shelf.mixed.is_empty() {
                     self.pending.remove(&key);
                 }

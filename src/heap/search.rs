@@ -1,5 +1,6 @@
 //! Finding a free block that a stream may have.
 
+use super::free_list::Entry;
 use super::request::{Part, Request};
 use super::size_class::{GRAIN, bin_of};
 use super::{BlockId, Heap, Shelf, State};
@@ -14,20 +15,20 @@ impl Heap {
         taker: &Taker,
         evidence: &dyn Evidence,
     ) -> Option<BlockId> {
-        let mut best = self.clean.fitting(request).next();
+        let mut best = self.clean.best(request);
         let mut consider = |shelf: &Shelf| {
-            let single = shelf.single.fitting(request).next();
-            let mixed = shelf
-                .mixed
-                .fitting(request)
-                .find(|entry| is_covered(self.stamps(entry.id), taker, evidence));
-            best = [best, single, mixed].into_iter().flatten().min();
+            let single = shelf.single.best(request);
+            best = best.into_iter().chain(single).min();
+            if !shelf.mixed.is_empty() {
+                let is_covered = |own: &Entry| is_covered(self.stamps(own.id()), taker, evidence);
+                best = best.into_iter().chain(shelf.mixed.fitting(request).find(is_covered)).min();
+            }
         };
         self.shelves_up_to(taker.home, Epoch::MAX).for_each(&mut consider);
         for (timeline, epoch) in taker.frontier.iter() {
             self.shelves_up_to(timeline, epoch).for_each(&mut consider);
         }
-        best.map(|entry| entry.id)
+        best.map(Entry::id)
     }
 
     /// Makes a free block that fits out of neighbours that `taker` needs no wait for, and takes it into
@@ -135,8 +136,8 @@ impl Heap {
         for shelf in self.pending.values() {
             let single = shelf.single.fitting(request).take(1);
             for entry in single.chain(shelf.mixed.fitting(request)) {
-                let rank = (bin_of(entry.bytes), shelf.since, entry.id);
-                if best.is_none_or(|best| rank < best) && can_have(self.stamps(entry.id)) {
+                let rank = (bin_of(entry.bytes()), shelf.since, entry.id());
+                if best.is_none_or(|best| rank < best) && can_have(self.stamps(entry.id())) {
                     best = Some(rank);
                 }
             }

@@ -246,19 +246,19 @@ impl Run {
                 (hole.address, hole.state)
             });
         }
-        let large = |entry: &Entry| entry.bytes >= UNIT;
-        let mut clean: Vec<_> = heap.clean.iter().filter(large).map(|own| own.address).collect();
+        let large = |entry: &Entry| entry.bytes() >= UNIT;
+        let mut clean: Vec<_> = heap.clean.iter().filter(large).map(|own| own.address()).collect();
         clean.sort_unstable();
         assert!(clean.iter().eq(heap.clean_at.keys()), "large clean blocks are found by address");
         assert_eq!(heap.bytes, seen);
-        let shelved: u64 = heap.clean.iter().map(|entry| entry.bytes).sum();
+        let shelved: u64 = heap.clean.iter().map(|entry| entry.bytes()).sum();
         assert_eq!(shelved, seen.clean);
         let mut pending = 0;
         for (key, shelf) in &heap.pending {
             let entries = || shelf.single.iter().chain(shelf.mixed.iter());
-            assert_eq!(shelf.bytes, entries().map(|entry| entry.bytes).sum::<u64>());
+            assert_eq!(shelf.bytes, entries().map(|entry| entry.bytes()).sum::<u64>());
             for entry in entries() {
-                let first = heap.stamps(entry.id).points()[0];
+                let first = heap.stamps(entry.id()).points()[0];
                 assert_eq!(
                     *key,
                     (first.timeline, first.epoch),
