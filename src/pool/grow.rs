@@ -34,9 +34,11 @@ const SOFT_SLACK: u64 = 4;
 const FAR_BEYOND: u64 = 5;
 /// When this fraction of the pool has been mapped at further addresses since the most that is in use last
 /// rose, the program goes round and meets no end of it: from then on new memory is taken up to the soft
-/// target before lists are gathered and memory is moved. A recorded program on 8 streams takes 1.025 times
-/// what it uses in its first round, with 36 moves, and after some rounds 1.25 times, with none.
+/// target before lists are gathered and memory is moved, and in large steps, so that the moves end after few
+/// calls. A recorded training step takes 1.012 times what it uses in its first round, and from the fourth on
+/// 1.19 times, with no mapping call.
 const CHURN: u64 = 4;
+const CHURN_UNIT_FRACTION: u64 = 16;
 /// A range of addresses is this many times the device's memory: memory may have several addresses.
 const RANGE_FACTOR: u64 = 4;
 /// The largest granule that `reserve` takes at once: only whole granules can go back.
@@ -211,10 +213,15 @@ impl<B: Backend> PoolCore<B> {
         let mut central = self.central.lock();
         let central = &mut *central;
         let reserved = central.reserved();
+        let (unit, granule) = match mark == Mark::Floor && churns(central) {
+            _ if frugal => (granularity, granule(reserved, bytes, granularity)),
+            true => churn_unit(reserved, granularity),
+            false => (unit(reserved, granularity), granule(reserved, bytes, granularity)),
+        };
         let mut means = Means {
             granularity,
-            granule: granule(reserved, bytes, granularity),
-            unit: if frugal { granularity } else { unit(reserved, granularity) },
+            granule,
+            unit,
             cap: reserved,
             spare: Spare::Parked,
             aim: if frugal { Aim::LittleMemory } else { Aim::FewMappings },
@@ -370,6 +377,12 @@ fn churns<B: Backend>(central: &Central<B>) -> bool {
 /// What a pool that has reserved this much grows by at least: a fraction of it, as a power of two.
 fn unit(reserved: u64, granularity: u64) -> u64 {
     power_below(reserved / UNIT_FRACTION).clamp(UNIT_MIN, UNIT_MAX).max(granularity)
+}
+
+/// The same for a pool that churns, and the size of its granules.
+fn churn_unit(reserved: u64, granularity: u64) -> (u64, u64) {
+    let unit = power_below(reserved / CHURN_UNIT_FRACTION).max(UNIT_MIN).max(granularity);
+    (unit, unit.min(GRANULE_MAX).max(granularity))
 }
 
 /// The size of the granules that a pool that has reserved this much takes for a request.
