@@ -8,7 +8,7 @@ use super::pieces::Pieces;
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::heap::{BlockId, Heap, Part, Request};
-use crate::order::{Epoch, FreePoint, Taker, Timeline, TimelineId, Timelines, completions};
+use crate::order::{Epoch, FreePoint, Stamps, Taker, Timeline, TimelineId, Timelines, completions};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::tally::Tally;
 use crate::quiescent::ScopeId;
@@ -66,6 +66,8 @@ pub(super) struct Central<B: Backend> {
     pub(super) peak_in_use: u64,
     /// The count of completions when the heap was last settled.
     settled: u64,
+    /// Empty, with the room that drained lists need.
+    drained: Vec<(BlockId, Epoch)>,
 }
 
 impl<B: Backend> Central<B> {
@@ -92,6 +94,7 @@ impl<B: Backend> Central<B> {
             peak_reserved: 0,
             peak_in_use: 0,
             settled: 0,
+            drained: Vec::new(),
         }
     }
 
@@ -211,8 +214,10 @@ impl<B: Backend> Central<B> {
     /// Moves the blocks of at least `bytes` bytes of a stream's list into the heap. The heap's lock is
     /// held throughout, so that nobody who searches both misses them.
     pub(super) fn drain(&mut self, core: &StreamCore<B>, bytes: u64) {
-        let (heap, timelines) = (&mut self.heap, &self.timelines);
-        core.drain(bytes, |block, stamps| heap.free(block, stamps, timelines));
+        core.drain(bytes, &mut self.drained);
+        for (block, epoch) in self.drained.drain(..) {
+            self.heap.free(block, Stamps::of(core.id, epoch), &self.timelines);
+        }
     }
 
     /// The best block that needs no wait, and what it was looked for as.

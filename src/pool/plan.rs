@@ -108,7 +108,7 @@ impl<B: Backend> Central<B> {
 
     /// The mappings and unmappings that a room needs, if it is possible and they are fewer than `bound`.
     fn mappings(&self, room: &Room, means: &Means, bound: u64) -> Option<u64> {
-        let mut used = BTreeSet::new();
+        let mut used: Vec<PieceId> = Vec::new();
         let mut cost = 0;
         for hole in self.heap.holes_of(room) {
             let part = self.part_of(&hole, room, means);
@@ -119,9 +119,10 @@ impl<B: Backend> Central<B> {
                 if self.pieces.status(place.piece) == Status::Leaving {
                     return None;
                 }
-                if self.move_to(room, place.piece).is_none() || !used.insert(place.piece) {
+                if self.move_to(room, place.piece).is_none() || used.contains(&place.piece) {
                     cost += 2;
                 }
+                used.push(place.piece);
                 if cost >= bound {
                     return None;
                 }

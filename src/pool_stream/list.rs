@@ -187,9 +187,10 @@ impl StreamList {
         }
     }
 
-    /// How many blocks are on it.
-    pub(super) fn count(&self) -> usize {
-        self.filled_from(0).map(|bin| self.bins[bin].blocks.len()).sum()
+    /// How many blocks are on it that may have `bytes` bytes or more.
+    pub(super) fn count(&self, bytes: u64) -> usize {
+        let from = if bytes == 0 { 0 } else { bin_of(bytes) };
+        self.filled_from(from).map(|bin| self.bins[bin].blocks.len()).sum()
     }
 
     /// All blocks, bin by bin.
