@@ -147,9 +147,7 @@ impl<B: Backend> PoolCore<B> {
         len: u64,
     ) -> Result<Buffer<B>, Error> {
         let _call = self.begin_call()?;
-        if self.driver.is_capturing(core.stream()) {
-            return Err(self.driver.seen_capturing("the stream"));
-        }
+        self.driver.refuse_capturing(core.stream(), "the stream")?;
         let mut miss = Miss::new(core, size, align);
         let found = match self.take_steps(&mut miss) {
             Ok(Some(block)) => Ok(block),
