@@ -30,6 +30,7 @@ mod quiescent;
 pub mod snapshot;
 mod stats;
 mod sync;
+mod tell;
 
 pub use backend::Backend;
 #[cfg(feature = "sim")]

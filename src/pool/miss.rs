@@ -14,6 +14,7 @@ use crate::history::Action;
 use crate::order::{FreePoint, Moment};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
+use crate::tell::{self, Kind, Told};
 
 /// A block of this size, which large requests need whole, is cut for a much smaller one only when blocks of
 /// the stream's list that are not far smaller than the request have had a chance to join: in a recorded
@@ -40,8 +41,8 @@ pub(super) struct Miss<'a, B: Backend> {
     pub(super) seen: u64,
     /// What this miss itself has returned: no news to it.
     pub(super) returned: u64,
-    /// The stream was made to wait for the block that is handed out.
-    pub(super) waited: Cell<bool>,
+    /// The stream was made to wait for the block that is handed out, and on what at the latest.
+    pub(super) waited: Cell<Option<Moment>>,
     pub(super) asked: Asked,
 }
 
@@ -146,7 +147,7 @@ impl<B: Backend> PoolCore<B> {
         align: u64,
         len: u64,
     ) -> Result<Buffer<B>, Error> {
-        let _call = self.begin_call()?;
+        let call = self.begin_call()?;
         self.driver.refuse_capturing(core.stream(), "the stream")?;
         let mut miss = Miss::new(core, size, align);
         let found = match self.take_steps(&mut miss) {
@@ -154,7 +155,10 @@ impl<B: Backend> PoolCore<B> {
             Ok(None) => self.climb(&mut miss),
             Err(error) => Err(error),
         };
-        found.map(|block| self.hand_out(&miss, block, len))
+        let served = found.map(|block| self.hand_out(&miss, block, len));
+        drop(call);
+        tell::now();
+        served
     }
 
     /// The steps of the policy, in order.
@@ -204,8 +208,14 @@ impl<B: Backend> PoolCore<B> {
         };
         let bytes = miss.size.bytes;
         if let Some(from) = from {
-            let (from, waited) = (from.get(), miss.waited.get());
+            let (from, moment) = (from.get(), miss.waited.get());
+            let waited = moment.is_some();
             self.note(miss.core, Action::Steal { address, bytes, from, waited });
+            if let Some(moment) = moment {
+                let (pool, stream) = (self.id.0, miss.core.id.get());
+                let late = moment == Moment::Probe;
+                tell::later(Kind::Usual, || Told::Steal { pool, stream, from, bytes, late });
+            }
         }
         self.note(miss.core, Action::Allocate { address, bytes, requested: len, hit: false });
         Buffer::new(Home::new(miss.core), block, address, miss.size, len)
@@ -376,7 +386,7 @@ impl<B: Backend> PoolCore<B> {
 impl<'a, B: Backend> Miss<'a, B> {
     pub(super) fn new(core: &'a StreamCore<B>, size: Rounded, align: u64) -> Miss<'a, B> {
         let (tried, asked) = Default::default();
-        let waited = Cell::new(false);
+        let waited = Cell::new(None);
         Miss { core, size, align, tried, over_limit: false, seen: 0, returned: 0, waited, asked }
     }
 
