@@ -20,6 +20,8 @@ mod fault {
     }
     pub(crate) use seeded;
 }
+#[cfg(feature = "sim")]
+pub mod guide;
 mod heap;
 pub mod history;
 mod order;

@@ -159,7 +159,8 @@ fn what_is_wrong_is_told_by_its_place() {
         Flaw::Event { device, event, what } => (device, event, what),
         other => panic!("{other:?}"),
     };
-    let cases: [(&dyn Fn(&mut Value), usize, &str); 8] = [
+    type Case<'a> = (&'a dyn Fn(&mut Value), usize, &'a str);
+    let cases: [Case; 8] = [
         (&|own| drop(dict(event(own, 1)).remove(&key("addr"))), 1, "there is no `addr`"),
         (&|own| drop(dict(event(own, 5)).remove(&key("action"))), 5, "there is no `action`"),
         (
