@@ -7,6 +7,7 @@ use crate::error::{Error, Reason};
 use crate::heap::Part;
 use crate::pool_stream::core::Detours;
 use crate::sync::{Arc, Ordering, host};
+use crate::tell::{self, Kind, Told};
 
 /// A pool that nobody will call any more, or that could not be closed at once, and still holds memory.
 trait Ended: Send + Sync {
@@ -85,10 +86,18 @@ impl<B: Backend> Drop for PoolHandle<B> {
     /// it leaves all of it.
     fn drop(&mut self) {
         let core = &self.core;
-        let later = core.live_buffers() > 0 || ended().has(core.id);
-        if later || !core.try_finish(false) {
+        let (live, listed) = (core.live_buffers(), ended().has(core.id));
+        if live > 0 && !listed {
+            tell::later(Kind::Warning, || {
+                let stats = core.stats();
+                let (in_use, reserved) = (stats.in_use, stats.reserved);
+                Told::Leak { pool: core.id.0, live, in_use, reserved }
+            });
+        }
+        if live > 0 || listed || !core.try_finish(false) {
             ended().list(Arc::clone(core) as Arc<dyn Ended>);
         }
+        tell::at_drop();
     }
 }
 

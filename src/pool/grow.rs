@@ -9,9 +9,10 @@ use crate::backend::{Backend, ErrorKind};
 use crate::config::Growth;
 use crate::error::Error;
 use crate::heap::{BlockId, Part, Request};
-use crate::order::Stamps;
+use crate::order::{Stamps, TimelineId};
 use crate::pool_stream::core::StreamCore;
 use crate::sync::{Arc, host};
+use crate::tell::{self, Kind, Told};
 
 /// The smallest and the largest unit that the pool grows by, where a request does not need more.
 const UNIT_MIN: u64 = 2 << 20;
@@ -97,8 +98,25 @@ impl<B: Backend> PoolCore<B> {
             let mut central = self.central.lock();
             let peak = central.in_use(&streams) + miss.size.bytes;
             central.see_in_use(peak);
+            drop(central);
+            self.tell_of_growth(Some(miss.core.id), miss.size.bytes);
         }
         block
+    }
+
+    /// The numbers are the pool's own after the growth.
+    fn tell_of_growth(&self, stream: Option<TimelineId>, requested: u64) {
+        tell::later(Kind::Usual, || {
+            let central = self.central.lock();
+            Told::Grow {
+                pool: self.id.0,
+                stream: stream.map(TimelineId::get),
+                requested,
+                reserved: central.reserved(),
+                remapped: central.remapped,
+                revived: central.revived,
+            }
+        });
     }
 
     /// The most that a growth for a request of this size takes, when it takes no more than it must.
@@ -315,6 +333,15 @@ impl<B: Backend> PoolCore<B> {
 
     /// Grows until `bytes` bytes are reserved.
     pub(super) fn reserve(&self, bytes: u64) -> Result<(), Error> {
+        let before = self.central.lock().reserved();
+        let result = self.reserve_step_by_step(bytes);
+        if self.central.lock().reserved() > before {
+            self.tell_of_growth(None, bytes);
+        }
+        result
+    }
+
+    fn reserve_step_by_step(&self, bytes: u64) -> Result<(), Error> {
         loop {
             match self.claim_reserve(bytes) {
                 ReserveClaim::Enough => return Ok(()),

@@ -15,6 +15,7 @@ use crate::history::Action;
 use crate::order::{FreePoint, Moment};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
+use crate::tell::{self, Kind, Told};
 
 /// What is wanted, for whom, and what has been met on the way to it.
 pub(super) struct Miss<'a, B: Backend> {
@@ -31,8 +32,8 @@ pub(super) struct Miss<'a, B: Backend> {
     pub(super) seen: u64,
     /// What this miss itself has returned: no news to it.
     pub(super) returned: u64,
-    /// The stream was made to wait for the block that is handed out.
-    pub(super) waited: Cell<bool>,
+    /// The stream was made to wait for the block that is handed out, and on what at the latest.
+    pub(super) waited: Cell<Option<Moment>>,
     pub(super) asked: Asked,
 }
 
@@ -137,17 +138,18 @@ impl<B: Backend> PoolCore<B> {
         align: u64,
         len: u64,
     ) -> Result<Buffer<B>, Error> {
-        let _call = self.begin_call()?;
-        if self.driver.is_capturing(core.stream()) {
-            return Err(self.driver.seen_capturing("the stream"));
-        }
+        let call = self.begin_call()?;
+        self.driver.refuse_capturing(core.stream(), "the stream")?;
         let mut miss = Miss::new(core, size, align);
         let found = match self.take_steps(&mut miss) {
             Ok(Some(block)) => Ok(block),
             Ok(None) => self.climb(&mut miss),
             Err(error) => Err(error),
         };
-        found.map(|block| self.hand_out(&miss, block, len))
+        let served = found.map(|block| self.hand_out(&miss, block, len));
+        drop(call);
+        tell::now();
+        served
     }
 
     /// The steps of the policy, in order.
@@ -197,8 +199,14 @@ impl<B: Backend> PoolCore<B> {
         };
         let bytes = miss.size.bytes;
         if let Some(from) = from {
-            let (from, waited) = (from.get(), miss.waited.get());
+            let (from, moment) = (from.get(), miss.waited.get());
+            let waited = moment.is_some();
             self.note(miss.core, Action::Steal { address, bytes, from, waited });
+            if let Some(moment) = moment {
+                let (pool, stream) = (self.id.0, miss.core.id.get());
+                let late = moment == Moment::Probe;
+                tell::later(Kind::Usual, || Told::Steal { pool, stream, from, bytes, late });
+            }
         }
         self.note(miss.core, Action::Allocate { address, bytes, requested: len, hit: false });
         Buffer::new(Home::new(miss.core), block, address, miss.size, len)
@@ -367,7 +375,7 @@ impl<B: Backend> PoolCore<B> {
 impl<'a, B: Backend> Miss<'a, B> {
     pub(super) fn new(core: &'a StreamCore<B>, size: Rounded, align: u64) -> Miss<'a, B> {
         let (tried, asked) = Default::default();
-        let waited = Cell::new(false);
+        let waited = Cell::new(None);
         Miss {
             core,
             size,

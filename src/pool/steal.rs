@@ -98,7 +98,7 @@ impl<B: Backend> PoolCore<B> {
         stamps: &Stamps,
         moment: Moment,
     ) -> Result<(), (TimelineId, Option<Error>)> {
-        miss.waited.set(false);
+        miss.waited.set(None);
         for point in stamps.points() {
             // Asked anew for each: a wait covers by transitivity what the other stream had waited for.
             let timeline = {
@@ -122,7 +122,7 @@ impl<B: Backend> PoolCore<B> {
                 },
             };
             self.wait(miss.core, &timeline, &closed).map_err(failed)?;
-            miss.waited.set(true);
+            miss.waited.set(Some(moment));
         }
         Ok(())
     }
