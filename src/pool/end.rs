@@ -1,6 +1,6 @@
 //! How a pool ends: closed by hand, or left behind and finished by whoever calls any pool next.
 
-use super::miss::Asked;
+use super::ask::Asked;
 use super::{PoolCore, PoolHandle, PoolId};
 use crate::backend::Backend;
 use crate::error::{Error, Reason};

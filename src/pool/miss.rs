@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::iter;
 
 use super::PoolCore;
+use super::ask::Asked;
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::config::Reuse;
@@ -35,17 +36,6 @@ pub(super) struct Miss<'a, B: Backend> {
     /// The stream was made to wait for the block that is handed out, and on what at the latest.
     pub(super) waited: Cell<Option<Moment>>,
     pub(super) asked: Asked,
-}
-
-/// What one call has asked of the driver, so that it does not ask twice.
-#[derive(Default)]
-pub(super) struct Asked {
-    /// Free points that had not completed: of their timelines, nothing later has either.
-    unfinished: Vec<FreePoint>,
-    /// How many answers were that it has finished.
-    completed: u64,
-    /// The last driver error that was met on the way, and that another way may make up for.
-    pub(super) error: Option<Error>,
 }
 
 /// One way to serve a miss.
@@ -311,65 +301,6 @@ impl<B: Backend> PoolCore<B> {
         miss.asked.ask_again();
         self.take_gathered(miss).or_else(|| self.grow(miss, Mark::SoftTarget))
     }
-
-    /// Asks for all that is pending.
-    pub(super) fn ask_everything(&self, asked: &mut Asked) {
-        // Again while something completes: a timeline's last epoch, not finished, must not hide those
-        // before it, nor a block's first free point its others.
-        loop {
-            let pending = {
-                let mut central = self.central.lock();
-                central.settle();
-                central.heap.pending(None)
-            };
-            let before = asked.completed;
-            for (first, last) in pending {
-                if self.ask_point(asked, first) && last > first.epoch {
-                    self.ask_point(asked, FreePoint { epoch: last, ..first });
-                }
-            }
-            if asked.completed == before {
-                break;
-            }
-        }
-    }
-
-    /// Asks whether a free point has completed, closing a probe on its stream if nothing published
-    /// covers it.
-    fn ask_point(&self, asked: &mut Asked, point: FreePoint) -> bool {
-        let is_earlier =
-            |own: &FreePoint| own.timeline == point.timeline && own.epoch <= point.epoch;
-        if asked.unfinished.iter().any(is_earlier) {
-            return false;
-        }
-        let timeline = self.central.lock().timelines.get(point.timeline).cloned();
-        let Some(timeline) = timeline else { return true };
-        if timeline.completed() >= point.epoch {
-            return true;
-        }
-        let answer = match timeline.cover(point.epoch) {
-            Some(closed) => self.ask(&timeline, &closed),
-            None => match self.pin(point.timeline) {
-                Some(pin) => self
-                    .close_epoch(&pin.core, Moment::Probe)
-                    .and_then(|closed| self.ask(&timeline, &closed)),
-                None => Ok(false),
-            },
-        };
-        let finished = match answer {
-            Ok(finished) => finished,
-            Err(error) => {
-                asked.meet(error);
-                false
-            }
-        };
-        if finished {
-            asked.completed += 1;
-        } else {
-            asked.unfinished.push(point);
-        }
-        finished
-    }
 }
 
 impl<'a, B: Backend> Miss<'a, B> {
@@ -406,20 +337,5 @@ impl<'a, B: Backend> Miss<'a, B> {
         if !self.tried.contains(&name) {
             self.tried.push(name);
         }
-    }
-}
-
-impl Asked {
-    /// Keeps a driver error for the out-of-memory error that may follow. A capture is no error: the
-    /// stream that captures is passed over.
-    pub(super) fn meet(&mut self, error: Error) {
-        if !error.is_capture() {
-            self.error = Some(error);
-        }
-    }
-
-    /// What was asked before may have finished by now: it may be asked again.
-    pub(super) fn ask_again(&mut self) {
-        self.unfinished.clear();
     }
 }
