@@ -2,7 +2,6 @@
 
 use super::PoolCore;
 use super::backing::Backing;
-use super::central::Central;
 use super::miss::{Mark, Miss};
 use super::plan::{Aim, Means, Spare};
 use super::target::{UNIT_MIN, churn_unit, granule, unit};
@@ -11,8 +10,7 @@ use crate::config::Growth;
 use crate::error::Error;
 use crate::heap::{BlockId, Part, Request};
 use crate::order::{Stamps, TimelineId};
-use crate::pool_stream::core::StreamCore;
-use crate::sync::{Arc, host};
+use crate::sync::host;
 use crate::tell::{self, Kind, Told};
 
 /// A range of addresses is this many times the device's memory: memory may have several addresses.

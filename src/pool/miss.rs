@@ -13,7 +13,7 @@ use crate::fault::seeded;
 use crate::heap::size_class::{ROUNDED_MAX, Rounded};
 use crate::heap::{BlockId, Request};
 use crate::history::Action;
-use crate::order::{FreePoint, Moment};
+use crate::order::Moment;
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
 use crate::tell::{self, Kind, Told};
