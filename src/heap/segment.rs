@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::request::Part;
+use super::request::{Part, Request};
+use super::size_class::GRAIN;
 use super::{BlockId, Heap, State};
 use crate::fault::seeded;
 use crate::order::{Evidence, Stamps};
@@ -83,6 +84,26 @@ impl Heap {
         empty
     }
 
+    /// Makes the smallest plain segment of the other part that is clean as a whole, and large enough, one of
+    /// the request's.
+    pub(crate) fn adopt_segment(&mut self, request: &Request) -> Option<BlockId> {
+        let needed = request.bytes + request.align - GRAIN;
+        let others = self.segments.by_address.values().filter(|own| {
+            let first = self.blocks.get(own.first);
+            own.plain
+                && first.part != request.part
+                && first.state == State::Free
+                && first.stamps.is_clean()
+                && first.bytes == own.bytes
+                && own.bytes >= needed
+        });
+        let first = others.min_by_key(|own| own.bytes)?.first;
+        self.unshelve(first);
+        self.blocks.get_mut(first).part = request.part;
+        self.shelve(first);
+        Some(first)
+    }
+
     /// Takes clean plain segments into transit, from the highest address down, until `wanted` bytes are
     /// found or no more is.
     pub(crate) fn take_unused(&mut self, wanted: u64) -> Vec<Unused> {
@@ -98,7 +119,7 @@ impl Heap {
             let block = self.blocks.get(first);
             let clean = block.stamps.is_clean() || seeded!(TrimWithoutCompletion);
             if block.state == State::Free && block.bytes == bytes && clean {
-                let block = self.carve(first, bytes, super::size_class::GRAIN);
+                let block = self.carve(first, bytes, GRAIN);
                 total += bytes;
                 found.push(Unused { block, address, bytes });
             }

@@ -158,6 +158,7 @@ impl Run {
         let taker = Taker { home, frontier: Arc::new(Frontier::default()) };
         let seen = &self.seen;
         let covered = requests.iter().find_map(|own| self.heap.find_covered(own, &taker, seen));
+        let covered = covered.or_else(|| self.heap.adopt_segment(&requests[0]));
         let mut unions = requests.iter();
         let block = if let Some(found) = covered {
             self.heap.carve(found, bytes, align)

@@ -190,7 +190,8 @@ impl<B: Backend> PoolCore<B> {
         };
         if cost > 0 {
             means.cap = self.cap(central, &streams, (bytes, mark));
-            if mark != Mark::Floor {
+            // What was reserved lies among the large blocks.
+            if mark != Mark::Floor || request.part == Part::Small {
                 means.spare = Spare::Clean;
             }
         }

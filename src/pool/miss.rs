@@ -217,6 +217,10 @@ impl<B: Backend> PoolCore<B> {
             central.drain(miss.core, 0);
             found = central.find_covered(miss, &taker);
         }
+        let found = found.or_else(|| {
+            let request = miss.request();
+            Some((central.heap.adopt_segment(&request)?, request))
+        });
         if let Some((id, request)) = found {
             if seeded!(LockDropped) {
                 drop(central);

@@ -207,13 +207,54 @@ impl<B: Backend> Central<B> {
             passed: BTreeMap::new(),
             source: self.spares(&room, means, &used).filter(|own| own.bytes <= largest),
         };
+        let last = gaps.last().cloned().unwrap_or_default();
         for gap in gaps {
             fill(&mut plan, gap, &mut spares, means);
         }
-        if let Some(hole) = holes.last() {
+        if let Some(hole) = holes.last()
+            && plan.fresh > 0
+            && !self.reach_beyond(&mut plan, hole, last, means)
+        {
             self.grow_ahead(&mut plan, hole, means);
         }
         plan
+    }
+
+    /// Where the device would have to give all of the last gap, gets a free piece there that is larger than
+    /// the gap and reaches beyond the room, if there is one: memory that was reserved comes in large pieces.
+    fn reach_beyond(
+        &self,
+        plan: &mut Plan,
+        hole: &Range<u64>,
+        gap: Range<u64>,
+        means: &Means,
+    ) -> bool {
+        let is_fresh = |(range, source): &(Range<u64>, Source)| {
+            range.start >= gap.start && matches!(source, Source::Device)
+        };
+        let missing = gap.end - gap.start;
+        let fresh = plan.parts.iter().filter(|part| is_fresh(part));
+        let fresh: u64 = fresh.map(|(range, _)| range.end - range.start).sum();
+        if missing == 0 || fresh < missing || self.clean() < missing {
+            return false;
+        }
+        let used = plan.parts.iter().filter_map(|(_, source)| match source {
+            Source::Here(piece) | Source::Elsewhere(piece) => Some(*piece),
+            Source::Device => None,
+        });
+        let used = used.collect();
+        let next = self.pieces.places_in(gap.end..hole.end).next();
+        let vacant = next.map_or(hole.end, |(address, _)| address) - gap.start;
+        let fits = |own: &SparePiece| (missing..=vacant).contains(&own.bytes);
+        let spares = self.spares(&plan.room, means, &used).filter(fits);
+        let Some(own) = spares.min_by_key(|own| own.bytes) else { return false };
+        plan.parts.retain(|part| !is_fresh(part));
+        plan.fresh -= fresh;
+        let end = gap.start + own.bytes;
+        plan.parts.push((gap.start..end, Source::Elsewhere(own.piece)));
+        plan.moved.extend(own.from);
+        plan.backed.last_mut().expect("the gap is in a part that is backed").end = end;
+        true
     }
 
     /// The pieces that are free and not behind the room: those that are parked, the largest first, and then

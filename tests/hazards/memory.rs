@@ -280,6 +280,35 @@ fn m5_reserve_takes_once_and_then_allocations_take_nothing() {
 }
 
 #[test]
+fn m5_what_was_reserved_serves_small_buffers_and_large_ones() {
+    in_both_kinds(|setup| {
+        for floor in [0, GIB] {
+            let lab = setup.lab_with(|builder| builder.floor(floor));
+            let a = lab.stream();
+            lab.pool.reserve(600 * MIB).unwrap();
+            let reserved = lab.stats().reserved;
+            let fill = |small: u64, large: u64| {
+                let small = (0..small).map(|_| MIB / 2);
+                let sizes = small.chain((0..large).map(|_| 4 * MIB));
+                let held: Vec<_> = sizes.map(|bytes| lab.hold(&a, bytes)).collect();
+                held.iter().for_each(|own| own.write(&a));
+            };
+            let (_, calls) = lab.calls_of(|| fill(300, 60));
+            // A piece or two get behind the addresses of small blocks.
+            assert_eq!(calls.granule_creates + calls.segment_allocs, 0, "{calls:?}");
+            assert!(calls.maps <= 2, "{calls:?}");
+            a.synchronize().unwrap();
+            let (_, calls) = lab.calls_of(|| fill(300, 60));
+            assert_eq!(calls.mapping_calls(), 0, "{calls:?}");
+            a.synchronize().unwrap();
+            // And back.
+            fill(20, 120);
+            assert_eq!(lab.stats().reserved, reserved, "floor {floor}");
+        }
+    });
+}
+
+#[test]
 fn m5_trim_keeps_what_it_is_told_to() {
     in_both_kinds(|setup| {
         let lab = setup.lab();
