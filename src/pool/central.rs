@@ -41,6 +41,9 @@ pub(super) struct Central<B: Backend> {
     pub(super) device_total: Option<u64>,
     /// Plain segments that a thread is taking from the device, in bytes.
     pub(super) taking: u64,
+    /// What `reserve` has seen to, and no trim has given back: up to here nothing new is taken while there is
+    /// clean memory.
+    pub(super) reserved_by_hand: u64,
     /// The part of what the heap has in transit that the device has not given yet, in bytes.
     pub(super) claimed: u64,
     /// Pieces that a thread is giving back, in bytes.
@@ -82,6 +85,7 @@ impl<B: Backend> Central<B> {
             pieces: Pieces::new(),
             device_total: None,
             taking: 0,
+            reserved_by_hand: 0,
             claimed: 0,
             returning: 0,
             remapped: 0,
@@ -139,6 +143,11 @@ impl<B: Backend> Central<B> {
     /// All that the device has given and not got back, in bytes.
     pub(super) fn reserved(&self) -> u64 {
         self.heap.bytes().reserved() + self.pieces.parked_bytes() + self.taking + self.returning
+    }
+
+    /// Whether the pool has no more than what `reserve` has seen to.
+    pub(super) fn has_what_was_reserved(&self) -> bool {
+        self.reserved_by_hand > 0 && self.reserved() <= self.reserved_by_hand
     }
 
     /// Notes how much the device has given, without what is only claimed. To be called wherever it becomes

@@ -190,8 +190,7 @@ impl<B: Backend> PoolCore<B> {
         };
         if cost > 0 {
             means.cap = self.cap(central, &streams, (bytes, mark));
-            // What was reserved lies among the large blocks.
-            if mark != Mark::Floor || request.part == Part::Small {
+            if mark != Mark::Floor || central.has_what_was_reserved() {
                 means.spare = Spare::Clean;
             }
         }
@@ -314,6 +313,8 @@ impl<B: Backend> PoolCore<B> {
         let mut central = self.central.lock();
         let reserved = central.reserved();
         let Some(missing) = bytes.checked_sub(reserved).filter(|missing| *missing > 0) else {
+            let whole = bytes.next_multiple_of(granularity.unwrap_or(UNIT_MIN));
+            central.reserved_by_hand = central.reserved_by_hand.max(whole);
             return ReserveClaim::Enough;
         };
         let step = missing.min(RESERVE_STEP).next_multiple_of(granularity.unwrap_or(UNIT_MIN));

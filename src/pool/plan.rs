@@ -213,7 +213,7 @@ impl<B: Backend> Central<B> {
         }
         if let Some(hole) = holes.last()
             && plan.fresh > 0
-            && !self.reach_beyond(&mut plan, hole, last, means)
+            && !(self.has_what_was_reserved() && self.reach_beyond(&mut plan, hole, last, means))
         {
             self.grow_ahead(&mut plan, hole, means);
         }
@@ -222,6 +222,7 @@ impl<B: Backend> Central<B> {
 
     /// Where the device would have to give all of the last gap, gets a free piece there that is larger than
     /// the gap and reaches beyond the room, if there is one: memory that was reserved comes in large pieces.
+    /// Elsewhere it is better not to: a small block that stays would keep all of a large piece.
     fn reach_beyond(
         &self,
         plan: &mut Plan,

@@ -82,6 +82,7 @@ impl<B: Backend> Central<B> {
     /// of which those that are behind no block go first.
     fn take_excess(&mut self, keep: u64) -> (Vec<Unused>, Vec<Leaving<B::Granule>>) {
         self.settle();
+        self.reserved_by_hand = self.reserved_by_hand.min(keep);
         let excess = self.reserved().saturating_sub(keep);
         let segments = self.heap.take_unused(excess);
         let excess = excess - segments.iter().map(|own| own.bytes).sum::<u64>().min(excess);
