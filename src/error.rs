@@ -38,6 +38,7 @@ pub(crate) enum Reason {
     TooLarge { len: u64 },
     BadAlignment { align: u64 },
     BadOption { what: &'static str },
+    BadArgument { what: &'static str },
     Capturing { what: &'static str },
     Closed,
     ForeignContext,
@@ -131,10 +132,13 @@ impl Error {
         matches!(self.inner.reason, Reason::TooLarge { .. })
     }
 
-    /// An argument is out of its documented range: an alignment that is no power of two, or an option
-    /// of the builder.
+    /// An argument is out of its documented range: an alignment that is no power of two, an option of the
+    /// builder, or a device that is not there.
     pub fn is_invalid_argument(&self) -> bool {
-        matches!(self.inner.reason, Reason::BadAlignment { .. } | Reason::BadOption { .. })
+        matches!(
+            self.inner.reason,
+            Reason::BadAlignment { .. } | Reason::BadOption { .. } | Reason::BadArgument { .. }
+        )
     }
 
     /// A stream that is capturing into a graph was named, or a capture forbade a driver call. It may
@@ -166,6 +170,13 @@ impl Error {
         )
     }
 
+    /// The stream's device has no access to the pool's memory. What to do: name its pool in the builder's
+    /// [`peers`](crate::PoolBuilder::peers), or its device in
+    /// [`peer_devices`](crate::PoolBuilder::peer_devices).
+    pub fn is_no_peer_access(&self) -> bool {
+        matches!(self.inner.reason, Reason::NoPeerAccess)
+    }
+
     /// Something is still in use: live buffers, handles or calls under way forbid closing a pool or
     /// retiring a stream.
     pub fn is_in_use(&self) -> bool {
@@ -188,6 +199,7 @@ impl fmt::Display for Error {
                 "an alignment of {align} bytes is not possible: use a power of two up to 1 GiB"
             ),
             Reason::BadOption { what } => write!(f, "this option cannot be used: {what}"),
+            Reason::BadArgument { what } => f.write_str(what),
             Reason::Capturing { what } => write!(
                 f,
                 "{what} is capturing into a graph: do this before the capture begins or after it ends"
@@ -202,7 +214,7 @@ impl fmt::Display for Error {
             ),
             Reason::NoPeerAccess => f.write_str(
                 "the stream's device has no access to this pool's memory: name its pool in the \
-                 builder's peers(..)",
+                 builder's peers(..), or its device in peer_devices(..)",
             ),
             Reason::PerThreadStream => f.write_str(
                 "the per-thread default stream cannot be registered, because its handle names \

@@ -4,9 +4,23 @@ use super::{PoolCore, PooledEvent};
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::order::{Closed, Epoch, FreePoint, Moment, Timeline, TimelineId};
-use crate::sync::Arc;
+use crate::pool_stream::core::StreamCore;
+use crate::sync::{Arc, Weak};
 
 impl<B: Backend> PoolCore<B> {
+    /// Stamps of this pool's blocks may name a stream of another pool from now on.
+    pub(super) fn know_foreign(&self, other: &StreamCore<B>) {
+        let core = other.pool.registry.lock().get(other.id).map(Arc::downgrade);
+        let over = self.central.lock().know_foreign(Arc::clone(&other.timeline), core);
+        // Outside the lock: the last event of a pool that is gone takes its driver along.
+        drop(over);
+    }
+
+    /// The streams of other pools that blocks of this one can wait for.
+    pub(super) fn foreign_streams(&self) -> Vec<Arc<StreamCore<B>>> {
+        self.central.lock().foreign.values().filter_map(Weak::upgrade).collect()
+    }
+
     /// As [`quiesce_streams`](Self::quiesce_streams), and waits for the streams of other pools that free
     /// blocks of this one wait for: a synchronize of this pool's own context says nothing of them.
     pub(crate) fn quiesce_all(&self) -> Result<(), Error> {

@@ -6,6 +6,9 @@
 
 mod capture;
 mod common;
+mod device_pools;
+mod device_scopes;
+mod devices;
 mod end;
 mod errors;
 mod memory;
