@@ -17,7 +17,8 @@ type Configure<B> = dyn Fn(PoolBuilder<B>) -> PoolBuilder<B> + Send + Sync;
 /// Devices are named by their places in the list that this was made from, from 0 on: their ordinals. Every
 /// pool gives every other device access to its memory, where the two can have it: a stream of one device's
 /// pool can then be named in [`Buffer::use_on`](crate::Buffer::use_on) of another's buffers. Where they
-/// cannot, `use_on` says so ([`Error::is_no_peer_access`]). Any number of devices will do, also one.
+/// cannot, `use_on` says so ([`Error::is_no_peer_access`]), and
+/// [`Buffer::copy_to`](crate::Buffer::copy_to) works all the same. Any number of devices will do, also one.
 ///
 /// A clone is the same. Pools may be closed one by one, in any order; a closed pool stays the device's.
 ///

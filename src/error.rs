@@ -172,7 +172,8 @@ impl Error {
 
     /// The stream's device has no access to the pool's memory. What to do: name its pool in the builder's
     /// [`peers`](crate::PoolBuilder::peers), or its device in
-    /// [`peer_devices`](crate::PoolBuilder::peer_devices).
+    /// [`peer_devices`](crate::PoolBuilder::peer_devices); or copy the contents there by
+    /// [`Buffer::copy_to`](crate::Buffer::copy_to), which needs no access.
     pub fn is_no_peer_access(&self) -> bool {
         matches!(self.inner.reason, Reason::NoPeerAccess)
     }
@@ -210,11 +211,12 @@ impl fmt::Display for Error {
             ),
             Reason::ForeignPool => f.write_str(
                 "the stream is registered with another pool: a buffer's home is a stream of its own \
-                 pool; name the other one by use_on",
+                 pool; name the other one by use_on(..), or copy the contents there by copy_to(..)",
             ),
             Reason::NoPeerAccess => f.write_str(
                 "the stream's device has no access to this pool's memory: name its pool in the \
-                 builder's peers(..), or its device in peer_devices(..)",
+                 builder's peers(..), or its device in peer_devices(..), or copy the contents there \
+                 by copy_to(..)",
             ),
             Reason::PerThreadStream => f.write_str(
                 "the per-thread default stream cannot be registered, because its handle names \

@@ -124,6 +124,10 @@ faults! {
     EventOfAnotherContext = "an event of another context",
     /// A scope that could not be opened leaves those open that were opened with it.
     ScopesLeftOpen = "scopes left open when one fails",
+    /// A copy does not wait for what is queued on the original's streams.
+    CopyTooEarly = "a copy that waits for nobody",
+    /// The original's next owner does not wait for the copy.
+    CopyNotNamed = "a copy that nobody waits for",
     /// The per-thread default stream is registered.
     PerThreadStream = "the per-thread stream as an ordinary one",
     /// A size too large for any device wraps round.

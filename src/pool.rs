@@ -5,6 +5,7 @@
 
 mod backing;
 mod central;
+mod copy;
 mod driver;
 mod end;
 mod foreign;

@@ -138,6 +138,10 @@ unsafe impl Backend for NullBackend {
         Ok(())
     }
 
+    unsafe fn copy(&self, _: &u64, _: u64, _: &Self, _: u64, _: u64) -> Result<(), Infallible> {
+        Ok(())
+    }
+
     fn create_event(&self) -> Result<AtomicU64, Infallible> {
         Ok(AtomicU64::new(0))
     }

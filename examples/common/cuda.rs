@@ -245,6 +245,18 @@ unsafe impl Backend for Counted {
         self.backend.allow_peer(&peer.backend)
     }
 
+    unsafe fn copy(
+        &self,
+        stream: &Self::Stream,
+        to: u64,
+        source: &Self,
+        from: u64,
+        bytes: u64,
+    ) -> Result<(), CudaError> {
+        // SAFETY: sound because the caller's promise is the same.
+        unsafe { self.backend.copy(stream, to, &source.backend, from, bytes) }
+    }
+
     fn create_event(&self) -> Result<Event, CudaError> {
         self.backend.create_event()
     }

@@ -80,7 +80,7 @@ calls! {
     /// Plain segments taken and given back, ranges reserved and released, granules created, mapped,
     /// made accessible, unmapped and destroyed.
     memory_calls,
-    /// Fills and copies that typed slices make themselves.
+    /// Fills and copies that the pool or a typed slice makes itself.
     transfers,
     /// Looks at the device's free memory.
     memory_infos,
@@ -292,6 +292,23 @@ impl<B: Backend> Driver<B> {
         run: impl FnOnce(&B) -> Result<T, B::Error>,
     ) -> Result<T, Error> {
         self.call(verb, &self.calls.memory_calls, run)
+    }
+
+    /// Puts a copy on a stream of this driver, from another driver's memory or its own.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Backend::copy`].
+    pub(crate) unsafe fn copy(
+        &self,
+        (stream, to): (&B::Stream, u64),
+        (source, from): (&Driver<B>, u64),
+        bytes: u64,
+    ) -> Result<(), Error> {
+        self.call("copy memory", &self.calls.transfers, |own| {
+            // SAFETY: the caller's promise is the backend's condition.
+            unsafe { own.copy(stream, to, &source.backend, from, bytes) }
+        })
     }
 
     /// Submits a fill or a copy.

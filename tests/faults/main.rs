@@ -16,6 +16,8 @@ mod capture;
 mod common;
 #[path = "../counts.rs"]
 mod counts;
+#[path = "../hazards/device_copies.rs"]
+mod device_copies;
 #[path = "../hazards/device_pools.rs"]
 mod device_pools;
 #[path = "../hazards/device_scopes.rs"]

@@ -406,3 +406,26 @@ fn s4_access_is_given_one_way_and_refused_with_what_to_do() {
         drop((open.unwatched(), labs.into_iter().map(Lab::unwatched).collect::<Vec<_>>()));
     });
 }
+
+#[test]
+fn s4_h53_a_stream_that_could_not_leave_its_pool_is_waited_for_when_its_capture_has_ended() {
+    on_every_machine(|setup, number| {
+        let machine = Machine::of_one_block(setup, number);
+        let home = machine.home();
+        let a = home.stream();
+        let x = machine.written_by(&a, &machine.far_streams());
+        let far = machine.labs.last().unwrap();
+        let c = far.stream();
+        x.share(&c);
+        drop(x);
+        let raw = c.raw().clone();
+        far.device.begin_capture(&raw, CaptureMode::Relaxed).unwrap();
+        drop(c);
+        // It is to leave, which its pool finds that it cannot, and is not called again.
+        far.pool.reserve(0).unwrap();
+        far.device.end_capture(&raw).expect("the capture is whole");
+        home.pool.synchronize().unwrap();
+        assert_eq!(home.pool.trim(0).unwrap(), BLOCK, "{:?}", home.stats());
+        home.pool.close().unwrap();
+    });
+}

@@ -6,6 +6,7 @@
 
 mod capture;
 mod common;
+mod device_copies;
 mod device_pools;
 mod device_scopes;
 mod devices;
