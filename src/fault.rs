@@ -124,6 +124,8 @@ faults! {
     EventOfAnotherContext = "an event of another context",
     /// A scope that could not be opened leaves those open that were opened with it.
     ScopesLeftOpen = "scopes left open when one fails",
+    /// Plain segments are not opened to other devices.
+    SegmentsClosed = "plain segments closed to peers",
     /// A copy does not wait for what is queued on the original's streams.
     CopyTooEarly = "a copy that waits for nobody",
     /// The original's next owner does not wait for the copy.

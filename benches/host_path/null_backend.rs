@@ -134,7 +134,7 @@ unsafe impl Backend for NullBackend {
         Ok(())
     }
 
-    fn allow_peer(&self, _: &Self) -> Result<(), Infallible> {
+    fn allow_peer(&self, _: &Self, _: bool) -> Result<(), Infallible> {
         Ok(())
     }
 

@@ -241,8 +241,8 @@ unsafe impl Backend for Counted {
         unsafe { self.backend.unmap(address, bytes) }
     }
 
-    fn allow_peer(&self, peer: &Self) -> Result<(), CudaError> {
-        self.backend.allow_peer(&peer.backend)
+    fn allow_peer(&self, peer: &Self, segments: bool) -> Result<(), CudaError> {
+        self.backend.allow_peer(&peer.backend, segments)
     }
 
     unsafe fn copy(

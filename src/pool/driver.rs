@@ -123,9 +123,9 @@ impl<B: Backend> Driver<B> {
         wrap(&self.backend).map_err(|error| self.sort("identify a stream", error))
     }
 
-    /// Gives the device of another driver access to this one's memory.
-    pub(crate) fn allow_peer(&self, peer: &Driver<B>) -> Result<(), Error> {
-        self.memory("give a peer access", |own| own.allow_peer(&peer.backend))
+    /// Gives the device of another driver access to this one's memory, to plain segments if they are wanted.
+    pub(crate) fn allow_peer(&self, peer: &Driver<B>, segments: bool) -> Result<(), Error> {
+        self.memory("give a peer access", |own| own.allow_peer(&peer.backend, segments))
     }
 
     /// Makes mapped granules accessible to this device and its peers.

@@ -35,7 +35,8 @@ impl<B: Backend> PoolCore<B> {
             if self.has_access(driver.context_id()) {
                 continue;
             }
-            match self.driver.allow_peer(driver) {
+            let segments = self.granularity().is_none() && !seeded!(SegmentsClosed);
+            match self.driver.allow_peer(driver, segments) {
                 Ok(()) => self.peers.push(Arc::clone(driver)),
                 Err(error) if !needed && error.driver_kind() == Some(ErrorKind::Other) => {}
                 Err(error) => return Err(error),

@@ -65,7 +65,7 @@ pub(crate) fn every_verb(
         done("destroy_granule", backend.destroy_granule(granule).is_ok());
         done("release_range", backend.release_range(range, 4 * size).is_ok());
     }
-    done("allow_peer", backend.allow_peer(backend).is_ok());
+    done("allow_peer", backend.allow_peer(backend, true).is_ok());
     backend.release_stream(Arc::clone(stream));
     done("release_stream", true);
 }

@@ -2,7 +2,10 @@
 
 use super::*;
 use cudarc::driver::CudaContext;
+use streampool::Growth;
 use streampool::cuda::CudaPools;
+
+use super::standin::Standin;
 
 #[test]
 fn a_stream_of_a_peer_is_found_and_any_other_refused() {
@@ -86,33 +89,45 @@ fn a_slice_is_copied_to_another_device_in_order_and_with_no_access() {
 }
 
 #[test]
-fn pools_of_all_devices_know_each_others_streams() {
+fn pools_of_all_devices_know_each_others_streams_and_may_use_each_others_memory() {
     standin().with("STANDIN_DEVICES", 3).run(|standin| {
-        let pools = CudaPools::new(CudaBackend::open_all().unwrap());
-        assert_eq!((pools.len(), standin.current_context()), (3, 0));
-        let contexts: Vec<_> = (0..3).map(|at| CudaContext::new(at).unwrap()).collect();
-        let streams: Vec<_> = contexts.iter().map(|own| own.new_stream().unwrap()).collect();
-        let homes: Vec<_> = (streams.iter().enumerate())
-            .map(|(at, stream)| pools.pool(at).unwrap().stream(Arc::clone(stream)).unwrap())
-            .collect();
-        for (at, home) in homes.iter().enumerate() {
-            let slice = home.clone_htod(&[at as u8; 64]).unwrap();
-            for (other, context) in streams.iter().zip(&contexts) {
-                assert_eq!(read_on(&slice, other), slice.address());
-                // The device itself may touch it: a fill there is a kernel of that device.
-                // SAFETY: sound because the context is alive.
-                unsafe { result::ctx::set_current(context.cu_ctx()) }.unwrap();
-                // SAFETY: sound because the slice lives, and the stream waits for what was before.
-                unsafe { result::memset_d8_async(slice.address(), 9, 64, other.cu_stream()) }
-                    .unwrap();
-                other.synchronize().unwrap();
-            }
-            assert_eq!(slice.to_vec().unwrap(), [9; 64]);
-            assert!(pools.pool(at).unwrap().take_error().is_none());
+        // They stay, so that the one that is current does.
+        let _contexts: Vec<_> = (0..3).map(|at| CudaContext::new(at).unwrap()).collect();
+        for growth in [Growth::Virtual, Growth::Segments] {
+            use_each_others_memory(standin, growth);
         }
-        let scopes = pools.quiesce().unwrap();
-        assert_eq!(scopes.finish().len(), 3);
-        drop(homes);
-        pools.close().unwrap();
     });
+}
+
+fn use_each_others_memory(standin: &Standin, growth: Growth) {
+    let current = standin.current_context();
+    let pools = CudaPools::configured(CudaBackend::open_all().unwrap(), move |builder| {
+        builder.growth(growth)
+    });
+    assert_eq!((pools.len(), standin.current_context()), (3, current));
+    let contexts: Vec<_> = (0..3).map(|at| CudaContext::new(at).unwrap()).collect();
+    let streams: Vec<_> = contexts.iter().map(|own| own.new_stream().unwrap()).collect();
+    let homes: Vec<_> = (streams.iter().enumerate())
+        .map(|(at, stream)| pools.pool(at).unwrap().stream(Arc::clone(stream)).unwrap())
+        .collect();
+    for (at, home) in homes.iter().enumerate() {
+        let slice = home.clone_htod(&[at as u8; 64]).unwrap();
+        for (other, context) in streams.iter().zip(&contexts) {
+            assert_eq!(read_on(&slice, other), slice.address());
+            // The device itself may touch it: a fill there is a kernel of that device.
+            // SAFETY: sound because the context is alive, the slice lives, and the stream waits for what
+            // was before.
+            unsafe {
+                result::ctx::set_current(context.cu_ctx()).unwrap();
+                result::memset_d8_async(slice.address(), 9, 64, other.cu_stream()).unwrap();
+            }
+            other.synchronize().unwrap();
+        }
+        assert_eq!(slice.to_vec().unwrap(), [9; 64]);
+        assert!(pools.pool(at).unwrap().take_error().is_none());
+    }
+    let scopes = pools.quiesce().unwrap();
+    assert_eq!(scopes.finish().len(), 3);
+    drop(homes);
+    pools.close().unwrap();
 }

@@ -88,7 +88,7 @@ fn virtual_memory_is_used_where_the_device_has_it_and_the_program_wants_it() {
 fn peers_share_granules_by_access_and_segments_by_context() {
     standin().with("STANDIN_DEVICES", 2).run(|standin| {
         let (own, peer) = (CudaBackend::open(0).unwrap(), CudaBackend::open(1).unwrap());
-        own.allow_peer(&peer).unwrap();
+        own.allow_peer(&peer, false).unwrap();
         assert_eq!(standin.count("cuCtxEnablePeerAccess"), 0, "granules need none");
         let size = own.granularity().unwrap();
         let range = own.reserve_range(size).unwrap();
@@ -102,8 +102,8 @@ fn peers_share_granules_by_access_and_segments_by_context() {
 
         let own = own.with_plain_segments();
         let segment = own.alloc_segment(MIB).unwrap();
-        own.allow_peer(&peer).unwrap();
-        own.allow_peer(&peer).unwrap();
+        own.allow_peer(&peer, true).unwrap();
+        own.allow_peer(&peer, true).unwrap();
         let enabled = standin.log();
         let enabled = enabled.iter().filter(|logged| logged.name == "cuCtxEnablePeerAccess");
         let enabled: Vec<_> = enabled.map(|logged| (logged.context, logged.code)).collect();

@@ -333,8 +333,8 @@ unsafe impl<B: Backend> Backend for Recorder<B> {
         self.log.calls(Entry::Unmap { address, bytes }, call)
     }
 
-    fn allow_peer(&self, peer: &Self) -> Result<(), B::Error> {
-        self.inner.allow_peer(&peer.inner)
+    fn allow_peer(&self, peer: &Self, segments: bool) -> Result<(), B::Error> {
+        self.inner.allow_peer(&peer.inner, segments)
     }
 
     unsafe fn copy(

@@ -204,7 +204,9 @@ unsafe impl Backend for CudaBackend {
         })
     }
 
-    fn allow_peer(&self, peer: &CudaBackend) -> Result<(), CudaError> {
+    /// Plain segments are opened by giving the peer's context access to *all* plain memory of this one, also
+    /// that of other code: so only where they are wanted.
+    fn allow_peer(&self, peer: &CudaBackend, segments: bool) -> Result<(), CudaError> {
         let (own, other) = (&*self.context, &*peer.context);
         if own.cu_ctx() == other.cu_ctx() {
             return Ok(());
@@ -221,7 +223,7 @@ unsafe impl Backend for CudaBackend {
         if can_access == 0 {
             return Err(CudaError::driver(call, Code::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED));
         }
-        if self.granularity.is_some() {
+        if !segments {
             return Ok(());
         }
         // It is the current context that gains access to the one named.

@@ -125,10 +125,12 @@ unsafe impl Backend for SimDevice {
         self.call(Call::Unmap, |state| state.unmap(self.context, address, bytes))
     }
 
-    fn allow_peer(&self, peer: &SimDevice) -> Result<(), SimError> {
+    fn allow_peer(&self, peer: &SimDevice, segments: bool) -> Result<(), SimError> {
         self.call(Call::AllowPeer, |state| {
             let peer = self.peer(peer)?;
-            state.memory.allow_peer(self.context, peer);
+            if segments {
+                state.memory.allow_peer(self.context, peer);
+            }
             Ok(())
         })
     }
