@@ -22,6 +22,8 @@ mod device_copies;
 mod device_pools;
 #[path = "../hazards/device_scopes.rs"]
 mod device_scopes;
+#[path = "../hazards/device_threads.rs"]
+mod device_threads;
 #[path = "../hazards/devices.rs"]
 mod devices;
 #[path = "../hazards/end.rs"]

@@ -9,6 +9,7 @@ mod common;
 mod device_copies;
 mod device_pools;
 mod device_scopes;
+mod device_threads;
 mod devices;
 mod end;
 mod errors;
