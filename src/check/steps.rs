@@ -343,8 +343,8 @@ impl World {
             self.handed_out(copy, pool, uid, 1)?;
             return Ok(true);
         }
-        let address = live.address();
-        self.sides[live.pool].device.note_use_on(handle.raw(), address);
+        // The oracle is told nothing: the copy is a use that it sees, and the allocation for it may have put a
+        // probe on the home stream since, which nothing waits for.
         earlier.into_iter().for_each(|stream| self.order.order(stream, uid));
         let at = self.order.next_kernel();
         let live = &mut self.live[index];
