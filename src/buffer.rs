@@ -177,7 +177,9 @@ impl<B: Backend> Buffer<B> {
     /// The copy is made by the device, on `other`: after all that is queued by now on the home stream and on
     /// every stream that [`use_on`](Self::use_on) has named, and before whatever the original's next owner
     /// does, because `other` is named as by `use_on`. One event is recorded and one wait made for each of
-    /// these streams but `other` itself. All [`capacity`](Self::capacity) bytes are copied.
+    /// these streams but `other` itself. All [`capacity`](Self::capacity) bytes are copied. Where copies go
+    /// round, let them come in on streams of their own and be moved by [`move_to`](Self::move_to) when they
+    /// are used: a copy that is queued on the next original's home, or waited for there, delays the next.
     ///
     /// # Errors
     ///

@@ -31,17 +31,21 @@ fn a_ring_of_any_size_is_right_and_makes_no_more_calls_than_it_needs() {
             assert_eq!((own.ranks, own.shared), (devices, false));
         }
         let [copy, peer, driver] = all;
-        // An event and a wait for each time that a buffer is handed to another stream.
-        let handed = if devices == 1 { 0 } else { 6 * devices as u64 };
-        for own in [&copy, &peer] {
+        // An event and a wait for each time that a buffer is handed to another device; a copy goes by way of
+        // a stream on which it comes in, also where there is one device.
+        let handed = 6 * devices as u64;
+        let peers = if devices == 1 { 0 } else { handed };
+        // (The last is moved there only after the round.)
+        let both = 2 * handed - devices as u64;
+        for (own, least, most) in [(&copy, both, 2 * both), (&peer, peers, 2 * peers)] {
             assert_eq!((own.calls.synchronizes, own.calls.mapping_calls), (0, 0), "{}", own.name);
-            assert!(own.calls.stream_waits >= handed, "{:?}", own.calls);
-            assert!(own.calls.event_records <= 2 * handed, "{:?}", own.calls);
+            assert!(own.calls.stream_waits >= least, "{:?}", own.calls);
+            assert!(own.calls.event_records <= most, "{:?}", own.calls);
         }
         // Before a buffer is handed over, and before it is freed.
         assert!(driver.calls.synchronizes >= 12 * devices as u64, "{:?}", driver.calls);
         let peak = |own: &Measured| own.memory_peak.expect("the devices tell") >> 20;
-        assert!(peak(&copy) <= 16 && peak(&peer) <= 24, "{} and {}", peak(&copy), peak(&peer));
+        assert!(peak(&copy) <= 40 && peak(&peer) <= 24, "{} and {}", peak(&copy), peak(&peer));
     }
 }
 

@@ -136,6 +136,9 @@ struct Pooled<'a> {
     gpus: &'a Gpus,
     pools: CudaPools,
     streams: Vec<PoolStream<CudaBackend>>,
+    /// For each place one more, on which copies come in, and stay until they are used: a copy waits for all
+    /// that is queued where the original is at home, and must not find another copy there.
+    incoming: Vec<PoolStream<CudaBackend>>,
     copies: bool,
 }
 
@@ -143,11 +146,13 @@ impl<'a> Pooled<'a> {
     fn new(gpus: &'a Gpus, copies: bool) -> Outcome<Pooled<'a>> {
         let backends = gpus.places.iter().map(|place| CudaBackend::new(&place.context));
         let pools = CudaPools::new(backends.collect::<Result<Vec<_>, _>>()?);
-        let mut streams = Vec::new();
+        let (mut streams, mut incoming) = (Vec::new(), Vec::new());
         for (rank, place) in gpus.places.iter().enumerate() {
-            streams.push(pools.pool(rank)?.stream(Arc::clone(&place.stream))?);
+            let pool = pools.pool(rank)?;
+            streams.push(pool.stream(Arc::clone(&place.stream))?);
+            incoming.push(pool.stream(place.context.new_stream()?)?);
         }
-        Ok(Pooled { gpus, pools, streams, copies })
+        Ok(Pooled { gpus, pools, streams, incoming, copies })
     }
 
     /// Whether each place can use the memory of the one before.
@@ -164,7 +169,7 @@ impl<'a> Pooled<'a> {
     }
 
     fn close(self) -> Outcome<()> {
-        drop(self.streams);
+        drop((self.streams, self.incoming));
         Ok(self.pools.close()?)
     }
 }
@@ -189,8 +194,11 @@ impl Machine for Pooled<'_> {
         rank: usize,
         _: usize,
         _: usize,
-        last: PooledSlice<u32>,
+        mut last: PooledSlice<u32>,
     ) -> Outcome<PooledSlice<u32>> {
+        if self.copies {
+            last.move_to(&self.streams[rank])?;
+        }
         // SAFETY: sound because the kernel writes every word before it is read.
         let next = unsafe { self.streams[rank].alloc_slice(self.gpus.words) }?;
         self.gpus.advance(rank, last.address(), next.address())?;
@@ -199,7 +207,7 @@ impl Machine for Pooled<'_> {
 
     fn hand_over(&self, chunk: PooledSlice<u32>, _: usize, to: usize) -> Outcome<PooledSlice<u32>> {
         if self.copies {
-            return Ok(chunk.copy_to(&self.streams[to])?);
+            return Ok(chunk.copy_to(&self.incoming[to])?);
         }
         chunk.use_on(&self.streams[to])?;
         Ok(chunk)

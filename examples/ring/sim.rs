@@ -39,6 +39,9 @@ pub(crate) struct Ring {
 struct Pooled {
     pools: DevicePools<SimDevice>,
     streams: Vec<PoolStream<SimDevice>>,
+    /// For each device one more, on which copies come in, and stay until they are used: a copy waits for all
+    /// that is queued where the original is at home, and must not find another copy there.
+    incoming: Vec<PoolStream<SimDevice>>,
 }
 
 pub(crate) struct Chunk {
@@ -78,6 +81,17 @@ impl Ring {
         Ok(Chunk { address, home: rank, pooled })
     }
 
+    /// Makes a copy that has come in ready for the device's stream.
+    fn take(&self, chunk: &mut Chunk, rank: usize) -> Outcome<()> {
+        if let (Some(own), Some(buffer)) = (&self.pooled, &mut chunk.pooled)
+            && self.source == Source::Copies
+        {
+            buffer.move_to(&own.streams[rank])?;
+            self.devices[rank].note_moved_to(&self.streams[rank], chunk.address);
+        }
+        Ok(())
+    }
+
     /// Frees a chunk. What the driver takes back at once has been synchronized.
     fn free(&self, chunk: Chunk) -> Outcome<()> {
         self.devices[chunk.home].note_given_back(chunk.address, self.bytes);
@@ -97,7 +111,9 @@ impl Pooled {
         let register =
             |(rank, stream): (usize, &SimStream)| pools.pool(rank)?.stream(stream.clone());
         let streams = streams.iter().enumerate().map(register).collect::<Result<_, _>>()?;
-        Ok(Pooled { pools, streams })
+        let more: Vec<_> = devices.iter().map(SimDevice::create_stream).collect();
+        let incoming = more.iter().enumerate().map(register).collect::<Result<_, _>>()?;
+        Ok(Pooled { pools, streams, incoming })
     }
 }
 
@@ -115,7 +131,8 @@ impl Machine for Ring {
         Ok(chunk)
     }
 
-    fn compute(&self, rank: usize, step: usize, origin: usize, last: Chunk) -> Outcome<Chunk> {
+    fn compute(&self, rank: usize, step: usize, origin: usize, mut last: Chunk) -> Outcome<Chunk> {
+        self.take(&mut last, rank)?;
         let next = self.alloc(rank)?;
         let speed = if last.home == rank { KERNEL_SPEED } else { LINK_SPEED };
         let kernel = Kernel::new()
@@ -136,8 +153,9 @@ impl Machine for Ring {
         let stream = &self.streams[to];
         let copy = match (&self.pooled, &chunk.pooled) {
             (Some(own), Some(buffer)) if self.source == Source::Copies => {
-                let copy = buffer.copy_to(&own.streams[to])?;
-                self.devices[to].note_handed_out(stream, copy.device_ptr(), self.bytes);
+                let incoming = &own.incoming[to];
+                let copy = buffer.copy_to(incoming)?;
+                self.devices[to].note_handed_out(incoming.raw(), copy.device_ptr(), self.bytes);
                 Chunk { address: copy.device_ptr(), home: to, pooled: Some(copy) }
             }
             (Some(own), Some(buffer)) => {
@@ -165,7 +183,8 @@ impl Machine for Ring {
         Ok(self.devices.iter().try_for_each(Backend::synchronize_context)?)
     }
 
-    fn wrong(&self, chunk: Chunk, rank: usize, origin: usize, steps: usize) -> Outcome<u64> {
+    fn wrong(&self, mut chunk: Chunk, rank: usize, origin: usize, steps: usize) -> Outcome<u64> {
+        self.take(&mut chunk, rank)?;
         // Corruption found by the kernels on the way counts, too.
         let kernel = Kernel::new().expects(chunk.address, self.bytes, stamp(origin, steps));
         self.devices[rank].launch(&self.streams[rank], kernel)?;
