@@ -100,6 +100,14 @@ impl Error {
         Error { inner: Arc::new(Inner { reason: Reason::OutOfMemory(shortage), source }) }
     }
 
+    /// For a stream that counts as capturing because it could not be asked.
+    pub(crate) fn look_failed(what: &'static str, source: Error) -> Error {
+        let source: Box<dyn StdError + Send + Sync> = Box::new(source);
+        Error {
+            inner: Arc::new(Inner { reason: Reason::Capturing { what }, source: Some(source) }),
+        }
+    }
+
     pub(crate) fn driver_kind(&self) -> Option<ErrorKind> {
         match self.inner.reason {
             Reason::Driver { kind, .. } => Some(kind),
@@ -151,6 +159,11 @@ impl Error {
     /// The device has met an error that every later call returns too. Nothing is allocated any more.
     pub fn is_device_lost(&self) -> bool {
         self.driver_kind() == Some(ErrorKind::DeviceLost)
+    }
+
+    /// The process is exiting, and the driver is not called any more.
+    pub fn is_exiting(&self) -> bool {
+        self.driver_kind() == Some(ErrorKind::Exiting)
     }
 
     /// The pool was closed.

@@ -21,6 +21,8 @@ mod fault {
     }
     pub(crate) use seeded;
 }
+#[cfg(feature = "sim")]
+pub mod guide;
 mod heap;
 pub mod history;
 mod order;
@@ -31,6 +33,7 @@ mod quiescent;
 pub mod snapshot;
 mod stats;
 mod sync;
+mod tell;
 
 pub use backend::Backend;
 #[cfg(feature = "sim")]

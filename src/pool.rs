@@ -3,6 +3,7 @@
 //! All control flow is here and in the files below: they take decisions from the heap and from `order`
 //! under the locks, and call the backend outside them.
 
+mod ask;
 mod backing;
 mod central;
 mod copy;
@@ -24,6 +25,7 @@ mod retire;
 mod settle;
 mod snapshot;
 mod steal;
+mod target;
 mod trim;
 #[cfg(feature = "cuda")]
 mod uses;
@@ -43,6 +45,7 @@ use crate::pool_stream::core::{Detours, StreamCore};
 use crate::pool_stream::home::Home;
 use crate::stats::{Stats, Steps};
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Weak, host};
+use crate::tell;
 
 use central::Central;
 pub use driver::DriverCalls;
@@ -192,8 +195,11 @@ impl<B: Backend> StreamPool<B> {
     /// [`is_out_of_memory`](Error::is_out_of_memory) when the limit or the device does not allow it; a
     /// driver error. What was taken until then stays.
     pub fn reserve(&self, bytes: u64) -> Result<(), Error> {
-        let _call = self.core().begin_call()?;
-        self.core().reserve(bytes)
+        let call = self.core().begin_call()?;
+        let reserved = self.core().reserve(bytes);
+        drop(call);
+        tell::now();
+        reserved
     }
 
     /// Gives unused memory back to the device, until at most `keep` bytes are reserved or no more is
@@ -205,8 +211,11 @@ impl<B: Backend> StreamPool<B> {
     ///
     /// A driver error. What could not be given back is kept.
     pub fn trim(&self, keep: u64) -> Result<u64, Error> {
-        let _call = self.core().begin_blocking_call()?;
-        self.core().trim(keep)
+        let call = self.core().begin_blocking_call()?;
+        let trimmed = self.core().trim(keep);
+        drop(call);
+        tell::now();
+        trimmed
     }
 
     /// Blocks the calling thread until everything that is queued on the pool's streams has finished;
@@ -259,7 +268,9 @@ impl<B: Backend> StreamPool<B> {
     /// must be waited for, and then the pool is closed, what is left is given back by later calls of any
     /// pool, and calling this again tries again.
     pub fn close(&self) -> Result<(), Error> {
-        self.core().close()
+        let closed = self.core().close();
+        tell::now();
+        closed
     }
 }
 

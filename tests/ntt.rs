@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "the program's `main` is not run")]
 mod ntt;
 
+use std::cell::Cell;
 use std::iter;
 
 use ntt::account::Watch;
@@ -14,6 +15,7 @@ use ntt::common::device::Counts;
 use ntt::inputs::Inputs;
 use ntt::kernels::{Kernel, Launch};
 use ntt::machine::Machine;
+use ntt::measure::Measured;
 use ntt::modular::{inverse_of_odd, is_prime, power};
 use ntt::options::Options;
 use ntt::program::Program;
@@ -100,6 +102,34 @@ fn the_kernels_steps_multiply_as_the_processor_does() {
     }
 }
 
+/// Floor and remainder of large numbers, and nothing that the program has: a number below the product of
+/// the limb's prime and the dropped one, its residues, and its quotient by the dropped prime.
+#[test]
+fn dropping_a_limb_divides_by_its_prime() {
+    let ring = Ring::new(64, 4).expect("there are more");
+    for (limb, dropped) in [(0, 1), (1, 0), (0, 3), (2, 3)] {
+        let [prime, last] = [limb, dropped].map(|limb| u128::from(ring.limbs[limb].prime));
+        let most = prime * last - 1;
+        let edges = [0, 1, last - 1, last, last + 1, prime, most - last + 1, most - 1, most];
+        let others = (1u128..).map(|number| {
+            number.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835) % (prime * last)
+        });
+        let numbers: Vec<u128> = edges.into_iter().chain(others).take(ring.n).collect();
+        let residues = |prime: u128| -> Vec<u64> {
+            numbers.iter().map(|number| (number % prime) as u64).collect()
+        };
+        let quotients: Vec<u64> =
+            numbers.iter().map(|number| (number / last % prime) as u64).collect();
+        let (value, remainder) = (residues(prime), residues(last));
+        let of = &ring.limbs[limb];
+        let by_processor = reference::rescale(of, &value, &remainder, ring.limbs[dropped].prime);
+        assert_eq!(by_processor, quotients, "the processor, {limb} without {dropped}");
+        let mut by_kernel = vec![0; ring.n];
+        Launch::rescale(&ring, of, dropped).execute([&value, &remainder], &mut by_kernel);
+        assert_eq!(by_kernel, quotients, "the kernel, {limb} without {dropped}");
+    }
+}
+
 #[test]
 fn the_ptx_has_the_parameters_that_are_passed() {
     let text = include_str!("../kernels/ntt.ptx");
@@ -120,8 +150,8 @@ fn the_result_is_right_and_nothing_is_unordered() {
         let name = own.allocator.name;
         assert_eq!(own.failure(), None, "{name}");
         let wrong = own.wrong.as_ref().expect("it was checked");
-        // Two polynomials, and the limbs that four layers leave.
-        assert_eq!((wrong.count, wrong.compared), (0, 2 * 3 * 512), "{name}");
+        // Three runs of two polynomials, and the limbs that four layers leave.
+        assert_eq!((wrong.count, wrong.compared), (0, 3 * 2 * 3 * 512), "{name}");
         assert_eq!(own.hazards, Some(0), "{name}");
     }
     let calls = measured[0].calls.expect("the pool's calls are counted");
@@ -132,10 +162,48 @@ fn the_result_is_right_and_nothing_is_unordered() {
     assert_eq!(driver.mapping_calls, 2 * measured[1].allocations);
 }
 
+/// The README says so, of the program as it runs when nothing else is asked for.
+#[test]
+fn no_more_memory_is_taken_than_the_program_holds() {
+    let options = Options { check: false, rounds: 1, ..Options::default() };
+    let measured = multiply(&options).expect("no error");
+    // 136 MiB are whole granules.
+    let taken = |own: &Measured| (own.device_peak_bytes, own.warm_device_peak_bytes);
+    for own in &measured {
+        let live = own.live_peak_bytes;
+        assert_eq!((live, taken(own)), (136 << 20, (live, live)), "{}", own.allocator.name);
+    }
+}
+
+#[test]
+fn the_time_in_the_allocator_has_all_its_calls() {
+    let ring = Ring::new(512, 5).expect("there are more");
+    let inputs = Inputs::new(&ring, 1, 1);
+    let share = |ns: u64| {
+        let machine = Forgetful::new(false, false, ns);
+        let mut program = Program::new(machine, &ring, &inputs, None).expect("no error");
+        let round = program.run(Watch::Allocator).expect("no error");
+        program.close().expect("no error");
+        round.allocator_ns
+    };
+    // Two streams beside its home read the limb that is dropped.
+    assert_eq!(share(1_000_000) - share(0), 2_000_000);
+}
+
 /// The simulated device in the hands of a program that forgets to let other streams wait.
 struct Forgetful {
     sim: Sim,
     forget: bool,
+    /// What it takes to share a buffer, and what that has taken so far.
+    share_ns: u64,
+    shared_ns: Cell<u64>,
+}
+
+impl Forgetful {
+    fn new(compute: bool, forget: bool, share_ns: u64) -> Forgetful {
+        let sim = Sim::new(Source::Pool, compute, 3).expect("no error");
+        Forgetful { sim, forget, share_ns, shared_ns: Cell::new(0) }
+    }
 }
 
 impl Machine for Forgetful {
@@ -143,6 +211,7 @@ impl Machine for Forgetful {
     type Host = <Sim as Machine>::Host;
 
     fn share(&self, buffer: &mut Self::Buffer, stream: usize) -> Outcome<()> {
+        self.shared_ns.set(self.shared_ns.get() + self.share_ns);
         if self.forget { Ok(()) } else { self.sim.share(buffer, stream) }
     }
 
@@ -152,6 +221,10 @@ impl Machine for Forgetful {
 
     fn host(&self, words: &[u64]) -> Outcome<Self::Host> {
         self.sim.host(words)
+    }
+
+    fn prepare(&self) -> Outcome<()> {
+        self.sim.prepare()
     }
 
     fn alloc(&self, stream: usize, words: usize) -> Outcome<Self::Buffer> {
@@ -192,7 +265,7 @@ impl Machine for Forgetful {
     }
 
     fn now(&self) -> u64 {
-        self.sim.now()
+        self.sim.now() + self.shared_ns.get()
     }
 
     fn look_at_memory(&self) -> Outcome<()> {
@@ -201,6 +274,10 @@ impl Machine for Forgetful {
 
     fn memory_peak(&self) -> u64 {
         self.sim.memory_peak()
+    }
+
+    fn reset_memory_peak(&self) {
+        self.sim.reset_memory_peak();
     }
 
     fn calls(&self) -> Option<Counts> {
@@ -226,8 +303,7 @@ fn a_stream_that_is_not_made_to_wait_is_found() {
     let inputs = Inputs::new(&ring, 2, 3);
     let expected = reference::results(&ring, &inputs);
     let run = |forget: bool| {
-        let sim = Sim::new(Source::Pool, true, 3).expect("no error");
-        let machine = Forgetful { sim, forget };
+        let machine = Forgetful::new(true, forget, 0);
         let program = Program::new(machine, &ring, &inputs, Some(&expected));
         let mut program = program.expect("no error");
         let round = program.run(Watch::Nothing).expect("no error");
@@ -267,6 +343,8 @@ fn a_line_of_json_has_the_fields_that_scripts_read() {
         "live_peak_bytes",
         "device_peak_bytes",
         "taken_over_live",
+        "warm_device_peak_bytes",
+        "warm_taken_over_live",
         "event_records",
         "stream_waits",
         "event_queries",

@@ -52,7 +52,7 @@ class Stats(ctypes.Structure):
             "reserved peak_reserved in_use peak_in_use free_clean free_pending on_lists largest_free "
             "in_transit quarantined live streams granules hits misses frees covered asked gathered "
             "early_steals late_steals growths ladders stray_errors driver_calls event_records "
-            "stream_waits context_synchronizes memory_calls"
+            "stream_waits context_synchronizes memory_calls synchronized remapped revived"
         ).split()
     ]
 

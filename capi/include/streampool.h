@@ -196,6 +196,12 @@ typedef struct streampool_stats {
     uint64_t stream_waits;
     uint64_t context_synchronizes;
     uint64_t memory_calls;
+    /* Since version 2. Misses that were served after the host had waited for all that was submitted. */
+    uint64_t synchronized;
+    /* Granules of free memory that were mapped at a further address, where they were wanted; and those that
+     * were of use again where they still were mapped, which takes no driver call. */
+    uint64_t remapped;
+    uint64_t revived;
 } streampool_stats;
 
 /* What became of the buffers freed in a scope. */

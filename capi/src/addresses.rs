@@ -9,10 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
 use rust_pool::Buffer;
 use rust_pool::cuda::CudaBackend;
 
-use crate::lock::Lock;
 use crate::table::{Keyed, Table, spread};
 
 /// How many locks: as many as the high bits that choose one can tell apart.
@@ -61,7 +61,7 @@ pub(crate) struct Addresses {
     shards: Box<[Shard; SHARDS]>,
 }
 
-type Shard = CachePadded<Lock<State>>;
+type Shard = CachePadded<Mutex<State>>;
 
 #[derive(Debug)]
 struct State {
@@ -90,7 +90,7 @@ impl State {
 impl Addresses {
     pub(crate) fn new() -> Addresses {
         let state = || State { table: Table::new(), busy: Vec::new() };
-        let shards = std::array::from_fn(|_| CachePadded::new(Lock::new(state())));
+        let shards = std::array::from_fn(|_| CachePadded::new(Mutex::new(state())));
         Addresses { shards: Box::new(shards) }
     }
 

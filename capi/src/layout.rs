@@ -212,7 +212,7 @@ macro_rules! statistics {
 }
 
 /// Raised when fields are added; those that there are stay where they are.
-const STATISTICS_VERSION: u32 = 1;
+const STATISTICS_VERSION: u32 = 2;
 
 statistics! {
     reserved: |stats: &Stats| stats.reserved,
@@ -244,6 +244,10 @@ statistics! {
     stream_waits: |stats: &Stats| stats.calls.stream_waits,
     context_synchronizes: |stats: &Stats| stats.calls.context_synchronizes,
     memory_calls: |stats: &Stats| stats.calls.memory_calls,
+    // Since version 2.
+    synchronized: |stats: &Stats| stats.synchronized,
+    remapped: |stats: &Stats| stats.remapped,
+    revived: |stats: &Stats| stats.revived,
 }
 
 impl Statistics {
@@ -265,5 +269,20 @@ impl Statistics {
         // SAFETY: sound because the caller's structure has at least so many bytes, and so has `own`.
         unsafe { (&raw const own).cast::<u8>().copy_to_nonoverlapping(to.cast(), bytes) };
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_fields_are_those_of_the_pool() {
+        let mut stats = Stats::default();
+        (stats.synchronized, stats.remapped, stats.revived) = (1, 2, 3);
+        let mut own = Statistics::of(&Stats::default(), size_of::<Statistics>() as u32);
+        // SAFETY: sound because the structure has the size that its first field says.
+        unsafe { Statistics::write(&stats, &mut own) }.unwrap();
+        assert_eq!((own.version, own.synchronized, own.remapped, own.revived), (2, 1, 2, 3));
     }
 }

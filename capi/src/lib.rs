@@ -15,7 +15,6 @@ mod addresses;
 mod defaults;
 mod entry;
 mod layout;
-mod lock;
 mod pool;
 mod scopes;
 mod status;

@@ -110,7 +110,6 @@ impl From<CudaError> for Failure {
 }
 
 fn sort(error: &Error) -> Status {
-    let driver = error.source().and_then(|source| source.downcast_ref::<CudaError>());
     match () {
         () if error.is_out_of_memory() => Status::OutOfMemory,
         () if error.is_too_large() => Status::TooLarge,
@@ -120,7 +119,7 @@ fn sort(error: &Error) -> Status {
         () if error.is_closed() => Status::Closed,
         () if error.is_wrong_stream() => Status::WrongStream,
         () if error.is_in_use() => Status::InUse,
-        () if driver.is_some_and(|driver| driver.kind() == ErrorKind::Exiting) => Status::Exiting,
+        () if error.is_exiting() => Status::Exiting,
         () => Status::Driver,
     }
 }

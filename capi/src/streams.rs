@@ -4,10 +4,10 @@
 //! makes no driver call; everything else is done with a clone of the stream and no lock held.
 
 use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
 use rust_pool::cuda::{CudaBackend, CudaPool};
 use rust_pool::{Buffer, Error, PoolStream};
 
-use crate::lock::Lock;
 use crate::table::{Keyed, Table, spread};
 
 type Stream = PoolStream<CudaBackend>;
@@ -45,7 +45,7 @@ impl Keyed for Named {
     }
 }
 
-type Shard = CachePadded<Lock<Table<Named>>>;
+type Shard = CachePadded<Mutex<Table<Named>>>;
 
 /// The streams that one pool has seen.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub(crate) struct Streams {
 
 impl Streams {
     pub(crate) fn new() -> Streams {
-        let shards = std::array::from_fn(|_| CachePadded::new(Lock::new(Table::new())));
+        let shards = std::array::from_fn(|_| CachePadded::new(Mutex::new(Table::new())));
         Streams { shards: Box::new(shards) }
     }
 

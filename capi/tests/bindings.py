@@ -67,6 +67,7 @@ def every_call(library, cuda):
     pool.reserve(8 * MIB)
     pool.synchronize()
     assert pool.trim() > 0 and pool.stats()["reserved"] == 0
+    assert {"synchronized", "remapped", "revived"} <= pool.stats().keys()
     pool.reset_peak()
     pool.take_error()
     try:

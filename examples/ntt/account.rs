@@ -75,6 +75,15 @@ impl Account {
         self.timed(machine, || machine.clear(buffers))
     }
 
+    pub(crate) fn share<M: Machine>(
+        &mut self,
+        machine: &M,
+        buffer: &mut M::Buffer,
+        stream: usize,
+    ) -> Outcome<()> {
+        self.timed(machine, || machine.share(buffer, stream))
+    }
+
     fn timed<M: Machine, R>(&mut self, machine: &M, call: impl FnOnce() -> R) -> R {
         if self.watch != Watch::Allocator {
             return call();

@@ -30,32 +30,81 @@ pub(crate) fn compare(
     expected: Option<&[Polynomial]>,
 ) -> Outcome<Vec<Measured>> {
     let gpu = Gpu::open(options.streams)?;
-    let untracked = "as below, but with event tracking turned off: the program orders its streams";
-    let cudarc = match gpu.context.has_async_alloc() {
-        true => {
-            "CudaStream::alloc and CudaSlice by cuMemAllocAsync, with cudarc's events at each use"
-        }
-        false => "CudaStream::alloc and CudaSlice by cuMemAlloc, with cudarc's events at each use",
+    let contestants: Vec<Which> = match gpu.context.has_async_alloc() {
+        true => vec![
+            Which::Pool,
+            Which::cudarc(
+                "cudarc untracked, threshold raised",
+                ASYNC_UNTRACKED_RAISED,
+                false,
+                true,
+            ),
+            Which::cudarc("cudarc, threshold raised", ASYNC_RAISED, true, true),
+            Which::cudarc("cudarc untracked", ASYNC_UNTRACKED, false, false),
+            Which::cudarc("cudarc", ASYNC, true, false),
+        ],
+        // The driver has no pools, and no thresholds.
+        false => vec![
+            Which::Pool,
+            Which::cudarc("cudarc untracked", PLAIN_UNTRACKED, false, false),
+            Which::cudarc("cudarc", PLAIN, true, false),
+        ],
     };
-    let allocators = [
-        Allocator { name: "streampool", meaning: "PoolStream::alloc_slice and PooledSlice" },
-        Allocator { name: "cudarc untracked", meaning: untracked },
-        Allocator { name: "cudarc", meaning: cudarc },
-    ];
+    let allocators: Vec<Allocator> = contestants.iter().map(Which::allocator).collect();
     measure(options, &allocators, true, |index, _| {
         let share = || Rc::clone(&gpu);
-        let contestant: Box<dyn Contestant> = match index {
-            0 => {
+        let contestant: Box<dyn Contestant> = match contestants[index] {
+            Which::Pool => {
                 let machine = Cuda::new(share(), Pooled::new(&gpu)?)?;
                 Box::new(Program::new(machine, ring, inputs, expected)?)
             }
-            _ => {
-                let machine = Cuda::new(share(), Own { gpu: share(), tracked: index == 2 })?;
+            Which::Cudarc { tracked, raised, .. } => {
+                let machine = Cuda::new(share(), Own::new(&gpu, tracked, raised)?)?;
                 Box::new(Program::new(machine, ring, inputs, expected)?)
             }
         };
         Ok(contestant)
     })
+}
+
+/// An allocator of a GPU's memory.
+enum Which {
+    Pool,
+    /// cudarc's: with its events at each use or without, and from a pool of the driver's whose release
+    /// threshold is raised or from the device's default one.
+    Cudarc {
+        allocator: Allocator,
+        tracked: bool,
+        raised: bool,
+    },
+}
+
+const ASYNC: &str = "CudaStream::alloc and CudaSlice by cuMemAllocAsync, with cudarc's events at each use; \
+                     from the device's default pool, which gives free memory back at each synchronize";
+const ASYNC_UNTRACKED: &str = "the same pool, with cudarc's event tracking turned off: the program orders \
+                               its streams by events of its own";
+const ASYNC_RAISED: &str = "cudarc's events at each use; from a pool of the driver's with the release \
+                            threshold raised to the most: it gives nothing back";
+const ASYNC_UNTRACKED_RAISED: &str = "cuMemAllocAsync from a pool of the driver's with the release \
+                                      threshold raised, with cudarc's event tracking turned off";
+const PLAIN: &str =
+    "CudaStream::alloc and CudaSlice by cuMemAlloc, with cudarc's events at each use";
+const PLAIN_UNTRACKED: &str = "CudaStream::alloc and CudaSlice by cuMemAlloc, with cudarc's event tracking \
+                               turned off: the program orders its streams by events of its own";
+
+impl Which {
+    fn cudarc(name: &'static str, meaning: &'static str, tracked: bool, raised: bool) -> Which {
+        Which::Cudarc { allocator: Allocator { name, meaning }, tracked, raised }
+    }
+
+    fn allocator(&self) -> Allocator {
+        match self {
+            Which::Pool => {
+                Allocator { name: "streampool", meaning: "PoolStream::alloc_slice and PooledSlice" }
+            }
+            Which::Cudarc { allocator, .. } => *allocator,
+        }
+    }
 }
 
 /// What all allocators work on.
@@ -133,6 +182,10 @@ impl<S: Slices> Machine for Cuda<S> {
         Ok(host)
     }
 
+    fn prepare(&self) -> Outcome<()> {
+        self.slices.prepare()
+    }
+
     fn alloc(&self, stream: usize, words: usize) -> Outcome<Self::Buffer> {
         Ok(Shared { slice: self.slices.alloc(stream, words)?, home: stream, readers: Vec::new() })
     }
@@ -208,7 +261,11 @@ impl<S: Slices> Machine for Cuda<S> {
     }
 
     fn memory_peak(&self) -> u64 {
-        self.free_at_first - self.least_free.get()
+        self.free_at_first.saturating_sub(self.least_free.get())
+    }
+
+    fn reset_memory_peak(&self) {
+        self.least_free.set(self.free_at_first);
     }
 
     fn calls(&self) -> Option<Counts> {

@@ -18,6 +18,9 @@ pub(crate) trait Machine {
 
     fn host(&self, words: &[u64]) -> Outcome<Self::Host>;
 
+    /// Makes the device ready for this allocator, before a run: others have used it in between.
+    fn prepare(&self) -> Outcome<()>;
+
     /// Memory for as many words, for use on this stream.
     fn alloc(&self, stream: usize, words: usize) -> Outcome<Self::Buffer>;
 
@@ -56,8 +59,11 @@ pub(crate) trait Machine {
     /// Looks how much device memory is taken, by the device's own account.
     fn look_at_memory(&self) -> Outcome<()>;
 
-    /// The most that was ever seen taken, in bytes, above what was when the machine was made.
+    /// The most that was seen taken, in bytes, above what was when the machine was made.
     fn memory_peak(&self) -> u64;
+
+    /// Forgets what was seen, but not what is taken now.
+    fn reset_memory_peak(&self);
 
     /// Driver calls that the allocator has made; `None` where they can't be counted.
     fn calls(&self) -> Option<Counts>;

@@ -11,6 +11,8 @@ pub(crate) mod account;
 pub(crate) mod check;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+#[cfg(feature = "cuda")]
+pub(crate) mod driver_pool;
 pub(crate) mod inputs;
 pub(crate) mod kernels;
 pub(crate) mod machine;

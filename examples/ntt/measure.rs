@@ -11,6 +11,9 @@ use super::program::{Program, Round};
 /// Runs in which the allocator's calls are timed, one by one.
 const WATCHED: usize = 3;
 
+/// Runs after the first, on the same allocator, whose memory is looked at too.
+const WARM: usize = 2;
+
 /// An allocator to be compared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allocator {
@@ -23,7 +26,8 @@ pub(crate) struct Allocator {
 pub(crate) trait Contestant {
     fn round(&mut self, watch: Watch) -> Outcome<Round>;
     fn diagnose(&mut self) -> Outcome<String>;
-    fn memory_peak(&self) -> u64;
+    /// The most memory that was seen taken, in bytes, since this was asked last.
+    fn take_memory_peak(&self) -> u64;
     fn hazards(&self) -> Option<u64>;
     fn first_hazard(&self) -> Option<String>;
     fn close(self: Box<Self>) -> Outcome<()>;
@@ -38,8 +42,10 @@ impl<M: Machine> Contestant for Program<'_, M> {
         Program::diagnose(self)
     }
 
-    fn memory_peak(&self) -> u64 {
-        self.machine().memory_peak()
+    fn take_memory_peak(&self) -> u64 {
+        let peak = self.machine().memory_peak();
+        self.machine().reset_memory_peak();
+        peak
     }
 
     fn hazards(&self) -> Option<u64> {
@@ -59,12 +65,15 @@ impl<M: Machine> Contestant for Program<'_, M> {
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
     pub(crate) allocator: Allocator,
-    /// In all runs that compute: on the simulated device the first, from an empty pool.
+    /// In all runs that compute: on the simulated device those whose memory is looked at.
     pub(crate) wrong: Option<Wrong>,
     /// Which kernel is to blame, when something is wrong.
     pub(crate) diagnosis: Option<String>,
     pub(crate) live_peak_bytes: u64,
+    /// Of a cold run: the first, when the allocator has nothing but the factors of the transforms.
     pub(crate) device_peak_bytes: u64,
+    /// The most in the warm runs that follow it, with what the allocator has kept.
+    pub(crate) warm_device_peak_bytes: u64,
     /// In all runs.
     pub(crate) hazards: Option<u64>,
     pub(crate) first_hazard: Option<String>,
@@ -82,6 +91,17 @@ pub(crate) struct Measured {
 impl Measured {
     pub(crate) fn taken_over_live(&self) -> f64 {
         self.device_peak_bytes as f64 / self.live_peak_bytes as f64
+    }
+
+    pub(crate) fn warm_taken_over_live(&self) -> f64 {
+        self.warm_device_peak_bytes as f64 / self.live_peak_bytes as f64
+    }
+
+    /// Adds what is wrong in a further run.
+    fn add_wrong(&mut self, round: &Round) {
+        if let (Some(wrong), Some(further)) = (&mut self.wrong, &round.wrong) {
+            wrong.add(further.clone());
+        }
     }
 
     /// What must not be, in words.
@@ -145,10 +165,7 @@ pub(crate) fn measure<'a>(
     let seconds = |round: &Round| round.ns as f64 / 1e9;
     for (index, own) in measured.iter_mut().enumerate() {
         for done in &rounds[index] {
-            own.wrong = own.wrong.take().map(|mut wrong| {
-                wrong.add(done.wrong.clone().unwrap_or_default());
-                wrong
-            });
+            own.add_wrong(done);
         }
         // The first round fills the pool.
         let timed = &rounds[index][1..=options.rounds];
@@ -169,28 +186,33 @@ pub(crate) fn measure<'a>(
     Ok(measured)
 }
 
-/// The first run, from an empty pool.
+/// The first run, from an empty pool, and warm ones after it.
 fn check(allocator: Allocator, mut program: Box<dyn Contestant + '_>) -> Outcome<Measured> {
     let round = program.round(Watch::Memory)?;
-    let is_wrong = round.wrong.as_ref().is_some_and(|wrong| wrong.count > 0);
-    let device_peak_bytes = program.memory_peak();
-    let (hazards, first_hazard) = (program.hazards(), program.first_hazard());
-    let diagnosis = is_wrong.then(|| program.diagnose()).transpose()?;
-    program.close()?;
-    Ok(Measured {
+    let mut own = Measured {
         allocator,
         wrong: round.wrong,
-        diagnosis,
+        diagnosis: None,
         live_peak_bytes: round.live_peak_bytes,
-        device_peak_bytes,
-        hazards,
-        first_hazard,
+        device_peak_bytes: program.take_memory_peak(),
+        warm_device_peak_bytes: 0,
+        hazards: None,
+        first_hazard: None,
         allocations: round.allocations,
         calls: round.calls,
         seconds: 0.0,
         allocator_share: 0.0,
         speed: 0.0,
-    })
+    };
+    for _ in 0..WARM {
+        own.add_wrong(&program.round(Watch::Memory)?);
+    }
+    own.warm_device_peak_bytes = program.take_memory_peak();
+    (own.hazards, own.first_hazard) = (program.hazards(), program.first_hazard());
+    let is_wrong = own.wrong.as_ref().is_some_and(|wrong| wrong.count > 0);
+    own.diagnosis = is_wrong.then(|| program.diagnose()).transpose()?;
+    program.close()?;
+    Ok(own)
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {

@@ -13,8 +13,9 @@ by another one, modulo X^n + 1, by number-theoretic transforms: an upload, trans
 transforms, each step into a new buffer. Then the last limb is dropped, as homomorphic encryption does:
 each other limb reads it, on its own stream. In the end a layer's buffers are cleared in one scope.
 
-The same program runs on other allocators too: on a GPU on cudarc's own, with its events and without, on
-the simulated device on the driver's allocate and free. The result is compared with what the processor computes.
+The same program runs on other allocators too: on a GPU on cudarc's own, with its events and without,
+from the driver's default pool and from one that keeps what is free; on the simulated device on the driver's
+allocate and free. The result is compared with what the processor computes.
 
 Usage: cargo run --release --example ntt -- [OPTIONS]
 

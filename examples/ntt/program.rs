@@ -71,6 +71,9 @@ impl<'a, M: Machine> Program<'a, M> {
 
     /// Runs all layers.
     pub(crate) fn run(&mut self, watch: Watch) -> Outcome<Round> {
+        self.machine.prepare()?;
+        // The run before has freed its last buffers after its clock had stopped.
+        self.machine.synchronize()?;
         let calls = self.machine.calls();
         self.account.begin(watch);
         let start = self.machine.now();
@@ -168,7 +171,7 @@ impl<'a, M: Machine> Program<'a, M> {
         let mut last = products.pop().expect("a polynomial has a limb");
         let streams = self.machine.streams();
         for stream in (0..streams.min(dropped)).filter(|&stream| stream != dropped % streams) {
-            self.machine.share(&mut last, stream)?;
+            self.account.share(&self.machine, &mut last, stream)?;
         }
         let mut rescaled = Vec::new();
         for (limb, product) in products.iter().enumerate() {

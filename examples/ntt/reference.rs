@@ -89,7 +89,7 @@ pub(crate) fn inverse(limb: &Limb, words: &mut [u64]) {
 }
 
 /// `(value - last) / dropped` modulo the limb's prime, where `last` is the value modulo `dropped`.
-fn rescale(limb: &Limb, value: &[u64], last: &[u64], dropped: u64) -> Vec<u64> {
+pub(crate) fn rescale(limb: &Limb, value: &[u64], last: &[u64], dropped: u64) -> Vec<u64> {
     let prime = limb.prime;
     let factor = super::modular::inverse(dropped % prime, prime);
     let factor = Factor::new(factor, prime);

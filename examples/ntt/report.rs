@@ -35,6 +35,8 @@ pub(crate) fn json(options: &Options, measured: &[Measured]) -> String {
             "live_peak_bytes": own.live_peak_bytes,
             "device_peak_bytes": own.device_peak_bytes,
             "taken_over_live": own.taken_over_live(),
+            "warm_device_peak_bytes": own.warm_device_peak_bytes,
+            "warm_taken_over_live": own.warm_taken_over_live(),
             "event_records": calls.map(|calls| calls.event_records),
             "stream_waits": calls.map(|calls| calls.stream_waits),
             "event_queries": calls.map(|calls| calls.event_queries),
@@ -87,8 +89,10 @@ pub(crate) fn table(options: &Options, measured: &[Measured]) -> String {
         "wrong|coefficients",
         "hazards|found",
         "most bytes|live",
-        "most bytes|taken",
-        "taken|over live",
+        "taken,|cold",
+        "over|live",
+        "taken,|warm",
+        "over|live",
     ]);
     let last = measured[measured.len() - 1].allocator.name;
     let mut time = Table::new(&[
@@ -111,6 +115,8 @@ pub(crate) fn table(options: &Options, measured: &[Measured]) -> String {
             mib(own.live_peak_bytes),
             mib(own.device_peak_bytes),
             format!("{:.2}", own.taken_over_live()),
+            mib(own.warm_device_peak_bytes),
+            format!("{:.2}", own.warm_taken_over_live()),
         ]);
         time.row(vec![
             own.allocator.name.to_owned(),
@@ -124,11 +130,14 @@ pub(crate) fn table(options: &Options, measured: &[Measured]) -> String {
             calls(|calls| calls.mapping_calls),
         ]);
     }
-    text += &format!("All runs; memory as of the first, from an empty pool:\n\n{memory}\n");
-    text += &format!("The runs after it ({rounds} of each allocator, in turn; medians):\n\n{time}");
+    text += &format!(
+        "All runs; the memory that is taken in a cold run, the allocator's first, and at most in two warm \
+         ones\nafter it:\n\n{memory}\n"
+    );
+    text += &format!("Further warm runs ({rounds} of each allocator, in turn; medians):\n\n{time}");
     text += notes(options);
     for own in measured {
-        text += &format!("  {:<17} {}\n", own.allocator.name, own.allocator.meaning);
+        text += &format!("  {:<34} {}\n", own.allocator.name, own.allocator.meaning);
     }
     text
 }

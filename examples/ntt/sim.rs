@@ -104,6 +104,11 @@ impl Machine for Sim {
         Ok(Arc::new(kept.to_vec()))
     }
 
+    fn prepare(&self) -> Outcome<()> {
+        // The device is its own.
+        Ok(())
+    }
+
     fn alloc(&self, stream: usize, words: usize) -> Outcome<SimBuffer> {
         let bytes = words * size_of::<u64>();
         let pooled = match &self.allocator {
@@ -219,6 +224,10 @@ impl Machine for Sim {
 
     fn memory_peak(&self) -> u64 {
         self.device.memory_peak()
+    }
+
+    fn reset_memory_peak(&self) {
+        self.device.reset_memory_peak();
     }
 
     fn calls(&self) -> Option<Counts> {

@@ -1,4 +1,4 @@
-//! The allocators that are compared on a GPU: the pool, and cudarc's own allocation in two ways.
+//! The allocators that are compared on a GPU: the pool, and cudarc's own allocation.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,12 +10,15 @@ use streampool::cuda::{CudaBackend, CudaPool, PooledSlice};
 use super::common::cli::Outcome;
 use super::common::device::Counts;
 use super::cuda::Gpu;
+use super::driver_pool::DriverPool;
 use super::machine::settled;
 
 /// An allocator of words, as cudarc's calls see it.
 pub(crate) trait Slices {
     type Slice: DevicePtr<u64> + DevicePtrMut<u64>;
 
+    /// Makes the device ready for this allocator.
+    fn prepare(&self) -> Outcome<()>;
     fn alloc(&self, stream: usize, words: usize) -> Outcome<Self::Slice>;
     fn share(&self, slice: &Self::Slice, stream: usize) -> Outcome<()>;
     /// `readers`: the other streams that have read the slice.
@@ -49,6 +52,10 @@ impl Pooled {
 
 impl Slices for Pooled {
     type Slice = PooledSlice<u64>;
+
+    fn prepare(&self) -> Outcome<()> {
+        Ok(())
+    }
 
     fn alloc(&self, stream: usize, words: usize) -> Outcome<PooledSlice<u64>> {
         // SAFETY: sound because each step of the program writes all words of its target.
@@ -96,12 +103,33 @@ impl Slices for Pooled {
 /// stream waits for the one and records the other. That is cudarc's default. Where it is turned off, the
 /// program orders what crosses streams.
 pub(crate) struct Own {
-    pub(crate) gpu: Rc<Gpu>,
-    pub(crate) tracked: bool,
+    gpu: Rc<Gpu>,
+    tracked: bool,
+    /// The driver's pool that slices are from; `None` on a device without such pools.
+    pool: Option<DriverPool>,
+}
+
+impl Own {
+    /// `raised`: from a pool that keeps its free memory. Only for a device that has pools.
+    pub(crate) fn new(gpu: &Rc<Gpu>, tracked: bool, raised: bool) -> Outcome<Own> {
+        let device = gpu.context.cu_device();
+        let pool = match (gpu.context.has_async_alloc(), raised) {
+            (false, _) => None,
+            (true, false) => Some(DriverPool::of_device(device)?),
+            (true, true) => Some(DriverPool::raised(device)?),
+        };
+        let own = Own { gpu: Rc::clone(gpu), tracked, pool };
+        own.prepare()?;
+        Ok(own)
+    }
 }
 
 impl Slices for Own {
     type Slice = CudaSlice<u64>;
+
+    fn prepare(&self) -> Outcome<()> {
+        self.pool.as_ref().map_or(Ok(()), DriverPool::make_current)
+    }
 
     fn alloc(&self, stream: usize, words: usize) -> Outcome<CudaSlice<u64>> {
         let context = &self.gpu.context;

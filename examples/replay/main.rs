@@ -13,6 +13,7 @@ pub(crate) mod options;
 pub(crate) mod pass;
 pub(crate) mod plot;
 pub(crate) mod report;
+pub(crate) mod snapshot;
 pub(crate) mod trace;
 
 use std::process::ExitCode;

@@ -14,7 +14,7 @@ Replays recorded allocation traces on a pool, and tells what they cost: memory, 
 
 Each trace is replayed twice, each operation on the stream that it was recorded on: a cold pass from an
 empty pool, then a warm pass with what the pool has by then. traces/README.md describes the format; the
-repository has one trace, traces/streams.csv.gz.
+repository has one trace, traces/streams.csv.gz. A pickle of torch.cuda.memory._snapshot() is read too.
 
 Usage: cargo run --release --example replay -- [OPTIONS] FILE...
 

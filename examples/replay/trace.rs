@@ -9,6 +9,7 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 
 use super::common::cli::{Failure, Outcome};
+use super::snapshot;
 
 const HEADER: &str = "t_us,action,ptr,bytes,stream";
 
@@ -49,7 +50,7 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl Trace {
-    /// Reads a trace; a name that ends in `.gz` is unpacked on the way.
+    /// Reads a trace, or a snapshot of PyTorch's as one; a name that ends in `.gz` is unpacked on the way.
     pub(crate) fn read(path: &Path) -> Outcome<Trace> {
         let shown = path.display().to_string();
         let failed = |error: io::Error| Failure::Run(format!("{shown}: {error}").into());
@@ -59,8 +60,16 @@ impl Trace {
         let file_name = path.file_name().unwrap_or_default().to_string_lossy();
         let name = file_name.split('.').next().unwrap_or_default();
         if packed {
-            let text = BufReader::new(MultiGzDecoder::new(&bytes[..]));
-            Trace::parse(name, &shown, text)
+            let unpack = || BufReader::new(MultiGzDecoder::new(&bytes[..]));
+            // What cannot be unpacked is told by the line.
+            if unpack().fill_buf().is_ok_and(snapshot::is_pickle) {
+                let mut unpacked = Vec::new();
+                unpack().read_to_end(&mut unpacked).map_err(failed)?;
+                return snapshot::read(name, &shown, &unpacked);
+            }
+            Trace::parse(name, &shown, unpack())
+        } else if snapshot::is_pickle(&bytes) {
+            snapshot::read(name, &shown, &bytes)
         } else {
             Trace::parse(name, &shown, &bytes[..])
         }
@@ -107,7 +116,7 @@ fn unreadable(error: &io::Error) -> String {
 
 /// A trace as far as it has been read.
 #[derive(Default)]
-struct Builder {
+pub(super) struct Builder {
     operations: Vec<Operation>,
     /// What is live: pointer to slot and size.
     live: HashMap<u64, (usize, u64)>,
@@ -141,7 +150,12 @@ impl Builder {
         }
     }
 
-    fn allocate(&mut self, address: u64, size: u64, stream: usize) -> Result<(), String> {
+    pub(super) fn allocate(
+        &mut self,
+        address: u64,
+        size: u64,
+        stream: usize,
+    ) -> Result<(), String> {
         if self.live.contains_key(&address) {
             return Err(format!("{address:x} is allocated while it is live"));
         }
@@ -159,7 +173,7 @@ impl Builder {
         Ok(())
     }
 
-    fn free(&mut self, address: u64, size: u64) -> Result<(), String> {
+    pub(super) fn free(&mut self, address: u64, size: u64) -> Result<(), String> {
         let Some((slot, allocated)) = self.live.remove(&address) else {
             return Err(format!("{address:x} is freed, and was not allocated or is free already"));
         };
@@ -174,7 +188,7 @@ impl Builder {
         Ok(())
     }
 
-    fn finish(self, name: &str) -> Trace {
+    pub(super) fn finish(self, name: &str) -> Trace {
         Trace {
             name: name.to_owned(),
             operations: self.operations,

@@ -22,9 +22,7 @@ impl<B: Backend> PoolCore<B> {
         let _call = self.begin_call()?;
         let taker = &*other.core;
         let driver = &taker.pool.driver;
-        if driver.is_capturing(taker.stream()) {
-            return Err(driver.seen_capturing("the stream that is to copy"));
-        }
+        driver.refuse_capturing(taker.stream(), "the stream that is to copy")?;
         #[cfg(feature = "cuda")]
         self.settle_strangers(buffer, Access { writes: false, alone: false })?;
         for source in sources(buffer, taker).into_iter().filter(|_| !seeded!(CopyTooEarly)) {

@@ -192,18 +192,35 @@ impl<B: Backend> Driver<B> {
         error
     }
 
-    /// Whether a stream captures; an error of the look counts as capturing.
-    pub(crate) fn is_capturing(&self, stream: &B::Stream) -> bool {
-        let look = self.call("ask whether a stream captures", &self.calls.capture_queries, |own| {
+    fn look_for_capture(&self, stream: &B::Stream) -> Result<bool, Error> {
+        self.call("ask whether a stream captures", &self.calls.capture_queries, |own| {
             own.is_capturing(stream)
-        });
-        look.unwrap_or(true)
+        })
     }
 
-    /// The error for a stream that was seen to be capturing: the one that has ended the context, if it
-    /// was met by the look itself.
-    pub(crate) fn seen_capturing(&self, what: &'static str) -> Error {
-        self.lost().cloned().unwrap_or_else(|| Error::new(Reason::Capturing { what }))
+    /// Whether a stream captures; an error of the look counts as capturing.
+    pub(crate) fn is_capturing(&self, stream: &B::Stream) -> bool {
+        self.look_for_capture(stream).unwrap_or(true)
+    }
+
+    /// Fails for a stream that captures. An error of the look counts as capturing, but one that says that
+    /// there is no device or driver any more is told as what it is: no capture's end will help.
+    pub(crate) fn refuse_capturing(
+        &self,
+        stream: &B::Stream,
+        what: &'static str,
+    ) -> Result<(), Error> {
+        let error = match self.look_for_capture(stream) {
+            Ok(false) => return Ok(()),
+            Ok(true) => return Err(Error::new(Reason::Capturing { what })),
+            Err(error) => error,
+        };
+        Err(match error.driver_kind() {
+            // What has ended the context, which is more than that it has ended.
+            Some(ErrorKind::DeviceLost) => self.lost().cloned().unwrap_or(error),
+            Some(ErrorKind::Exiting) => error,
+            _ => Error::look_failed(what, error),
+        })
     }
 
     /// An event to record: an idle one, or a new one.

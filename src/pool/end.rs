@@ -1,11 +1,13 @@
 //! How a pool ends: closed by hand, or left behind and finished by whoever calls any pool next.
 
-use super::miss::Asked;
+use super::ask::Asked;
 use super::{PoolCore, PoolHandle, PoolId};
 use crate::backend::Backend;
 use crate::error::{Error, Reason};
+use crate::heap::Part;
 use crate::pool_stream::core::Detours;
 use crate::sync::{Arc, Ordering, host};
+use crate::tell::{self, Kind, Told};
 
 /// A pool that nobody will call any more, or that could not be closed at once, and still holds memory.
 trait Ended: Send + Sync {
@@ -84,10 +86,18 @@ impl<B: Backend> Drop for PoolHandle<B> {
     /// it leaves all of it.
     fn drop(&mut self) {
         let core = &self.core;
-        let later = core.live_buffers() > 0 || ended().has(core.id);
-        if later || !core.try_finish(false) {
+        let (live, listed) = (core.live_buffers(), ended().has(core.id));
+        if live > 0 && !listed {
+            tell::later(Kind::Warning, || {
+                let stats = core.stats();
+                let (in_use, reserved) = (stats.in_use, stats.reserved);
+                Told::Leak { pool: core.id.0, live, in_use, reserved }
+            });
+        }
+        if live > 0 || listed || !core.try_finish(false) {
             ended().list(Arc::clone(core) as Arc<dyn Ended>);
         }
+        tell::at_drop();
     }
 }
 
@@ -167,7 +177,7 @@ impl<B: Backend> PoolCore<B> {
             let release = |own: &B| unsafe { own.release_range(address, bytes) };
             if let Err(error) = self.driver.memory("release a range of addresses", release) {
                 let unit = self.granularity().expect("only virtual memory has ranges");
-                self.central.lock().heap.add_range(address, bytes, unit);
+                self.central.lock().heap.add_range(address, bytes, Part::Large, unit);
                 result = Err(error);
             }
         }

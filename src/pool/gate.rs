@@ -4,6 +4,7 @@ use super::PoolCore;
 use crate::backend::Backend;
 use crate::error::{Error, Reason};
 use crate::sync::host::{AtomicU64, Ordering};
+use crate::tell;
 
 /// Whether the pool is closed, and how many calls are under way. One word tells both, so that whoever closes
 /// the pool sees every call that has begun before, and every later one sees that the pool is closed.
@@ -91,6 +92,7 @@ impl<B: Backend> PoolCore<B> {
         let call = Call { pool: self };
         self.tend();
         super::end::poll(may_block);
+        tell::now();
         Ok(call)
     }
 

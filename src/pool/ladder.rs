@@ -10,6 +10,7 @@ use crate::heap::BlockId;
 use crate::order::Moment;
 use crate::pool_stream::core::StreamCore;
 use crate::sync::{Arc, pause_thread, pool_thread_local};
+use crate::tell::{self, Kind, Told};
 use std::cell::Cell;
 
 /// How often, and how long each time, a ladder waits for what other threads have in their hands.
@@ -37,6 +38,7 @@ impl<B: Backend> PoolCore<B> {
     /// never be seen.
     pub(super) fn climb(&self, miss: &mut Miss<'_, B>) -> Result<BlockId, Error> {
         self.steps.count_ladder();
+        miss.desperate = true;
         // All of them have been tried when a ladder begins.
         self.steps_allowed().for_each(|step| miss.note_tried(step.name()));
         let found = {
@@ -219,6 +221,10 @@ impl<B: Backend> PoolCore<B> {
             device_total: memory.map(|memory| memory.total),
             tried,
         };
+        tell::later(Kind::Warning, || Told::OutOfMemory {
+            pool: self.id.0,
+            shortage: shortage.clone(),
+        });
         Error::out_of_memory(shortage, source)
     }
 }

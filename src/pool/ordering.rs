@@ -43,8 +43,10 @@ impl<B: Backend> PoolCore<B> {
     ) -> Result<Closed<PooledEvent<B>>, Error> {
         let own = &core.pool.driver;
         let driver = if seeded!(EventOfAnotherContext) { &self.driver } else { own };
-        if driver.is_capturing(core.stream()) && !seeded!(RecordInCapture) {
-            return Err(driver.seen_capturing("the stream"));
+        if let Err(error) = driver.refuse_capturing(core.stream(), "the stream")
+            && !seeded!(RecordInCapture)
+        {
+            return Err(error);
         }
         let event = match seeded!(EventReusedEarly).then(|| self.event_in_use(core)).flatten() {
             Some(event) => event,
@@ -65,9 +67,11 @@ impl<B: Backend> PoolCore<B> {
             return Err(error);
         }
         // Recorded into a capture that has just begun, the event stands for nothing.
-        if driver.is_capturing(core.stream()) && !seeded!(RecordInCapture) {
+        if let Err(error) = driver.refuse_capturing(core.stream(), "the stream")
+            && !seeded!(RecordInCapture)
+        {
             event.discard();
-            return Err(driver.seen_capturing("the stream"));
+            return Err(error);
         }
         let late = seeded!(FrontierAfterRecord).then(|| Arc::clone(&core.state.lock().frontier));
         let frontier = late.unwrap_or(frontier);
@@ -134,9 +138,7 @@ impl<B: Backend> PoolCore<B> {
         source: &StreamCore<B>,
         taker: &StreamCore<B>,
     ) -> Result<(), Error> {
-        if taker.pool.driver.is_capturing(taker.stream()) {
-            return Err(taker.pool.driver.seen_capturing("the stream that is to wait"));
-        }
+        taker.pool.driver.refuse_capturing(taker.stream(), "the stream that is to wait")?;
         let closed = self.close_epoch(source, Moment::Early)?;
         self.wait(taker, &source.timeline, &closed)
     }
@@ -227,9 +229,9 @@ impl<B: Backend> PoolCore<B> {
     pub(super) fn synchronize_context(&self) -> Result<(), Error> {
         let streams = self.streams();
         let retired = self.central.lock().retired.clone();
-        if self.captures(&streams) {
-            return Err(self.driver.seen_capturing("a stream of the context"));
-        }
+        streams.iter().try_for_each(|core| {
+            self.driver.refuse_capturing(core.stream(), "a stream of the context")
+        })?;
         self.quiesce_context(&streams, &retired, None)
     }
 

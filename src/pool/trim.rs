@@ -1,14 +1,15 @@
 //! Memory that goes back to the device.
 
 use super::PoolCore;
+use super::ask::Asked;
 use super::central::Central;
-use super::miss::Asked;
 use super::pieces::Leaving;
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::heap::Unused;
 use crate::history::Action;
 use crate::sync::host;
+use crate::tell::{self, Kind, Told};
 
 impl<B: Backend> PoolCore<B> {
     /// Gives unused memory back until `keep` bytes are reserved, and says how much went.
@@ -51,6 +52,10 @@ impl<B: Backend> PoolCore<B> {
         if given > 0 {
             self.exhausted.store(false, host::Ordering::Relaxed);
             self.note_own(Action::Trim { bytes: given });
+            tell::later(Kind::Usual, || {
+                let reserved = self.central.lock().reserved();
+                Told::Trim { pool: self.id.0, bytes: given, reserved }
+            });
         }
         result.map(|()| given)
     }

@@ -11,7 +11,7 @@
 //!
 //! - `state`: everything that the driver knows, behind one lock; `call`: the way in and out of each
 //!   function: pauses, injected failures, the log.
-//! - `stream`, `event`, `capture`, `memory`: the rules.
+//! - `stream`, `event`, `capture`, `memory`, `pools`: the rules.
 //! - `api`: the exported functions, which only look up, apply one rule and write results.
 //! - `os`: the system calls; `thread`: what belongs to a thread.
 
@@ -25,6 +25,7 @@ mod event;
 mod handle;
 mod memory;
 mod os;
+mod pools;
 mod state;
 mod stream;
 mod thread;

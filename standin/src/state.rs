@@ -9,6 +9,7 @@ use crate::capture::Captures;
 use crate::code::{Code, Outcome};
 use crate::event::Events;
 use crate::memory::Memory;
+use crate::pools::Pools;
 use crate::stream::{Op, StreamId, Streams};
 use crate::thread;
 
@@ -53,6 +54,7 @@ pub(crate) struct Driver {
     pub(crate) events: Events,
     pub(crate) captures: Captures,
     pub(crate) memory: Memory,
+    pub(crate) pools: Pools,
     /// Graphs and their executables, modules and functions, by handle.
     pub(crate) graphs: BTreeMap<usize, Vec<Op>>,
     pub(crate) functions: BTreeSet<usize>,
@@ -75,6 +77,7 @@ impl Driver {
             events: Events::new(),
             captures: Captures::new(),
             memory: Memory::new(number("STANDIN_MEMORY", 8 << 30)),
+            pools: Pools::default(),
             graphs: BTreeMap::new(),
             functions: BTreeSet::new(),
             last_object: 0x0b1e_0000,

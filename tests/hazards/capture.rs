@@ -1,10 +1,13 @@
 //! H50, H51, H53, H54: captures of others, which no call of a pool may break or be drawn into.
 
+use std::error::Error as _;
 use std::thread;
 
-use streampool::sim::{Call, CaptureMode, Kernel, PausePoint, SimDevice};
+use streampool::Error;
+use streampool::backend::ErrorKind;
+use streampool::sim::{Call, CaptureMode, FaultPlan, Kernel, PausePoint, SimDevice};
 
-use crate::common::{BLOCK, Held, KIB, Lab, MIB, Random, Stream, in_both_kinds, launch};
+use crate::common::{BLOCK, Held, KIB, Lab, MIB, Random, Setup, Stream, in_both_kinds, launch};
 
 const MODES: [CaptureMode; 3] =
     [CaptureMode::Global, CaptureMode::ThreadLocal, CaptureMode::Relaxed];
@@ -292,6 +295,41 @@ fn h54_a_capture_that_ends_with_its_stream_frees_the_stream() {
         lab.device.end_capture(&handle).unwrap();
         lab.hold(&b, BLOCK).write(&b);
         assert_eq!(lab.stats().streams, 1);
+    });
+}
+
+/// Whether the look says that the process exits, or says nothing that can be understood.
+fn look_that_fails(setup: Setup, kind: ErrorKind, is_right: fn(&Error) -> bool) {
+    let lab = setup.lazy_lab_of(2 * BLOCK);
+    let [a, b] = lab.streams();
+    let x = lab.hold(&b, BLOCK);
+    let fail = || lab.device.inject(FaultPlan::new(Call::IsCapturing).kind(kind));
+    let calls: [&dyn Fn() -> Option<Error>; 5] = [
+        &|| lab.try_hold(&a, BLOCK).err(),
+        &|| a.mark().err(),
+        &|| x.use_on(&a).err(),
+        &|| b.synchronize().err(),
+        &|| lab.pool.synchronize_context().err(),
+    ];
+    for call in calls {
+        fail();
+        let error = call().expect("the look has failed");
+        assert!(is_right(&error), "{error:?}");
+    }
+    // The pool goes on.
+    assert_eq!(lab.device.injected_count(), 5);
+    lab.hold(&a, BLOCK).write(&a);
+}
+
+#[test]
+fn s5_a_look_that_fails_counts_as_capturing_unless_the_process_exits() {
+    in_both_kinds(|setup| {
+        look_that_fails(setup, ErrorKind::Other, |error| {
+            error.is_capture() && !error.is_exiting() && error.source().is_some()
+        });
+        look_that_fails(setup, ErrorKind::Exiting, |error| {
+            error.is_exiting() && !error.is_capture() && error.to_string().contains("exiting")
+        });
     });
 }
 

@@ -10,6 +10,7 @@ mod limit;
 mod made_up;
 mod memory;
 mod picture;
+mod snapshot;
 
 use std::path::{Path, PathBuf};
 

@@ -11,6 +11,7 @@ mod control;
 mod devices;
 mod events;
 mod modules;
+mod pools;
 mod regions;
 mod streams;
 mod transfers;

@@ -12,17 +12,17 @@ use crate::stream::Op;
 /// `CUmemLocation`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Location {
+pub(super) struct Location {
     kind: c_uint,
     device: c_int,
 }
 
 /// `CUmemAllocationProp`, as far as it matters.
 #[repr(C)]
-struct Allocation {
+pub(super) struct Allocation {
     kind: c_uint,
     handle_types: c_uint,
-    location: Location,
+    pub(super) location: Location,
 }
 
 /// `CUmemAccessDesc`.
@@ -34,7 +34,7 @@ struct Access {
 
 impl Location {
     /// The device that it names, where it names one.
-    fn device(self, driver: &Driver) -> Outcome<usize> {
+    pub(super) fn device(self, driver: &Driver) -> Outcome<usize> {
         const DEVICE: c_uint = 1;
         if self.kind == DEVICE { driver.device(self.device) } else { Err(Code::INVALID_VALUE) }
     }

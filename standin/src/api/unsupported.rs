@@ -17,10 +17,10 @@ macro_rules! unsupported {
 
 unsupported! {
     cuCtxGetCacheConfig cuCtxGetLimit cuCtxSetCacheConfig cuCtxSetLimit
-    cuDestroyExternalMemory cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuDeviceSetMemPool
+    cuDestroyExternalMemory
     cuExternalMemoryGetMappedBuffer cuFuncGetAttribute cuFuncSetAttribute cuFuncSetCacheConfig
     cuImportExternalMemory cuMemAdvise_v2 cuMemAllocFromPoolAsync cuMemAllocManaged
-    cuMemPoolCreate cuMemPoolDestroy cuMemPoolGetAttribute cuMemPoolSetAttribute cuMemPoolTrimTo
+    cuMemPoolTrimTo
     cuMemPrefetchAsync_v2 cuModuleGetGlobal_v2 cuOccupancyAvailableDynamicSMemPerBlock
     cuOccupancyMaxActiveBlocksPerMultiprocessor
     cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyMaxActiveClusters
