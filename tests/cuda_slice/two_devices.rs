@@ -55,11 +55,12 @@ fn a_slice_is_copied_to_another_device_in_order_and_with_no_access() {
         let stream = far.new_stream().unwrap();
         let registered = far_pool.stream(Arc::clone(&stream)).unwrap();
         let (second, other) = pooled.another();
-        let values: Vec<u32> = (0..100_000).collect();
+        // All that the first pool may have.
+        let values: Vec<u32> = (0..1 << 19).collect();
         let slice = pooled.home.clone_htod(&values).unwrap();
         slice.use_on(&other).unwrap();
-        // Room on the other device, so that the copy makes only its own calls.
-        far_pool.reserve(4 << 20).unwrap();
+        // A block on the other device, so that the copy makes only its own calls.
+        drop(registered.alloc_zeros::<u32>(values.len()).unwrap());
         standin.reset();
         let copy = slice.copy_to(&registered).unwrap();
         let [own, named, fars] = [&pooled.stream, &second, &stream].map(|stream| handle(stream));
