@@ -68,7 +68,7 @@ if has benches host_path; then benches+=(--bench host_path); fi
 build bench cuda bench --no-run "${benches[@]}" | collect bench
 
 examples=()
-for name in clear_pool replay ntt; do
+for name in clear_pool replay ntt ring; do
     if has examples "$name"; then examples+=(--example "$name"); fi
 done
 ((${#examples[@]} == 0)) || build example cuda build --release "${examples[@]}" | collect examples

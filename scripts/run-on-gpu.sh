@@ -56,11 +56,16 @@ on_cuda() { # EXAMPLE
     [[ -x $here/$1 ]] && "$here/$1" --help 2>/dev/null | grep -w cuda >/dev/null
 }
 
+# How many GPUs there are.
+gpus=$(timeout 20 nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+
 shopt -s nullglob
 if wants tests; then
     # One at a time: they share the device, and some time it. Those that need a GPU are marked ignored.
     # The first looks at many faults, in a process for each.
-    add 600 tests/gpu_gate --include-ignored --test-threads=1 --nocapture
+    add 600 tests/gpu_gate --include-ignored --test-threads=1 --nocapture --skip pair --skip on_two_
+    # Those of two devices, which say SKIPPED where there is one.
+    add 300 tests/gpu_gate pair on_two_ --include-ignored --test-threads=1 --nocapture
     for test in "$here"/tests/*; do
         [[ $test == */gpu_gate ]] || add 300 "tests/$(basename "$test")" --include-ignored --test-threads=1 --nocapture
     done
@@ -83,6 +88,13 @@ if wants examples; then
     if on_cuda examples/ntt; then
         add 60 examples/ntt --backend cuda --json
         add 120 examples/ntt --backend cuda --json --layers 16 --batch 4 --streams 25
+    fi
+    if on_cuda examples/ring; then
+        # As many places as there are GPUs, and with chunks so small that the host's time counts.
+        add 60 examples/ring --backend cuda --json
+        add 60 examples/ring --backend cuda --json --bytes 64K --steps 512
+        # Where there is one GPU, also four places that share it.
+        ((gpus > 1)) || add 60 examples/ring --backend cuda --json --devices 4
     fi
     for trace in "$here"/traces/*.csv; do
         on_cuda examples/replay || break
@@ -118,6 +130,7 @@ done
 {
     printf '{"device":%s' "$(quote "$(gpu name)")"
     printf ',"driver":%s' "$(quote "$(gpu driver_version)")"
+    printf ',"gpus":%d' "$gpus"
     printf ',"memory":%s' "$(quote "$(gpu memory.total)")"
     printf ',"cpu":%s' "$(quote "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)")"
     printf ',"cores":%s' "$(nproc)"

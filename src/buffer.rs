@@ -171,6 +171,40 @@ impl<B: Backend> Buffer<B> {
         pool.move_to(self, &other.core)
     }
 
+    /// A copy of the buffer, at home on `other`: a stream of this pool or of any other, also one of another
+    /// device, which needs no access to this memory. To move the contents, drop the original after this.
+    ///
+    /// The copy is made by the device, on `other`: after all that is queued by now on the home stream and on
+    /// every stream that [`use_on`](Self::use_on) has named, and before whatever the original's next owner
+    /// does, because `other` is named as by `use_on`. One event is recorded and one wait made for each of
+    /// these streams but `other` itself. All [`capacity`](Self::capacity) bytes are copied. Where copies go
+    /// round, let them come in on streams of their own and be moved by [`move_to`](Self::move_to) when they
+    /// are used: a copy that is queued on the next original's home, or waited for there, delays the next.
+    ///
+    /// # Errors
+    ///
+    /// As for [`alloc`](PoolStream::alloc) on `other`; [`is_capture`](Error::is_capture) when one of the
+    /// streams is capturing; a driver error. There is no copy then; the streams may have been ordered all the
+    /// same.
+    ///
+    /// ```
+    /// # use streampool::{StreamPool, sim::{Kernel, SimDevice}};
+    /// let [zero, one] = SimDevice::several(1, 2).try_into().unwrap();
+    /// let (near, far) = (StreamPool::new(zero.clone()), StreamPool::new(one.clone()));
+    /// let (a, b) = (near.stream(zero.create_stream())?, far.stream(one.create_stream())?);
+    /// let original = a.alloc(4096)?;
+    /// zero.launch(a.raw(), Kernel::new().writes(original.device_ptr(), 4096).stamp(7))?;
+    /// let copy = original.copy_to(&b)?;
+    /// drop(original);
+    /// one.launch(b.raw(), Kernel::new().expects(copy.device_ptr(), 4096, 7))?;
+    /// one.run();
+    /// one.assert_no_hazards();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn copy_to(&self, other: &PoolStream<B>) -> Result<Buffer<B>, Error> {
+        if self.block.is_none() { other.alloc(0) } else { self.home.pool.copy_to(self, other) }
+    }
+
     /// Gives the buffer up for an opaque pointer, to be kept where Rust's ownership does not reach. The
     /// memory stays allocated until [`from_raw`](Self::from_raw) takes it back.
     pub fn into_raw(self) -> NonNull<c_void> {

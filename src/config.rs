@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::backend::Backend;
 use crate::error::{Error, Reason};
-use crate::pool::{PoolCore, StreamPool};
+use crate::pool::{Driver, Peers, PoolCore, StreamPool};
 use crate::sync::Arc;
 
 /// What a miss prefers: waiting for memory that another stream freed, or taking more from the device.
@@ -59,6 +59,7 @@ pub(crate) enum Limit {
     Fraction(f64),
 }
 
+#[derive(Clone)]
 pub(crate) struct Config {
     pub(crate) reuse: Reuse,
     pub(crate) growth: Growth,
@@ -122,9 +123,9 @@ impl fmt::Debug for Config {
 /// ```
 #[must_use = "a builder makes a pool only by `build`"]
 pub struct PoolBuilder<B: Backend> {
-    backend: B,
+    driver: Arc<Driver<B>>,
     config: Config,
-    peers: Vec<StreamPool<B>>,
+    peers: Peers<B>,
 }
 
 impl<B: Backend> fmt::Debug for PoolBuilder<B> {
@@ -135,7 +136,12 @@ impl<B: Backend> fmt::Debug for PoolBuilder<B> {
 
 impl<B: Backend> PoolBuilder<B> {
     pub(crate) fn new(backend: B) -> PoolBuilder<B> {
-        PoolBuilder { backend, config: Config::default(), peers: Vec::new() }
+        PoolBuilder::on(Arc::new(Driver::new(backend)))
+    }
+
+    /// A builder of a pool on a device that others know already.
+    pub(crate) fn on(driver: Arc<Driver<B>>) -> PoolBuilder<B> {
+        PoolBuilder { driver, config: Config::default(), peers: Peers::default() }
     }
 
     /// The most that the pool takes from the device, in bytes. Without a limit, the device's memory.
@@ -220,10 +226,43 @@ impl<B: Backend> PoolBuilder<B> {
         self
     }
 
-    /// Gives the devices of other pools access to this pool's memory, so that their streams can be
-    /// named in [`Buffer::use_on`](crate::Buffer::use_on).
+    /// Gives the devices of other pools access to this pool's memory: their streams can be named in
+    /// [`Buffer::use_on`](crate::Buffer::use_on) and then read and write it. Access is set as memory is
+    /// mapped, for every device at once; plain segments are opened to a device for good.
+    ///
+    /// It goes one way. Where pools are to use each other's memory, the one that is built first names the
+    /// devices of the later ones by [`peer_devices`](Self::peer_devices);
+    /// [`DevicePools`](crate::DevicePools) does so for any number of devices.
     pub fn peers<'a>(mut self, pools: impl IntoIterator<Item = &'a StreamPool<B>>) -> Self {
-        self.peers.extend(pools.into_iter().cloned());
+        self.peers.pools.extend(pools.into_iter().cloned());
+        self
+    }
+
+    /// As [`peers`](Self::peers), for devices whose pools are built later, or not by this program. A backend
+    /// is kept as long as the pool lives.
+    ///
+    /// ```
+    /// # use streampool::{StreamPool, sim::SimDevice};
+    /// let devices = SimDevice::several(1, 2);
+    /// let [zero, one] = [&devices[0], &devices[1]];
+    /// let first = StreamPool::builder(zero.clone()).peer_devices([one.clone()]).build()?;
+    /// let second = StreamPool::builder(one.clone()).peers([&first]).build()?;
+    /// let (a, b) = (first.stream(zero.create_stream())?, second.stream(one.create_stream())?);
+    /// // Each device's streams may use the other's memory.
+    /// a.alloc(4096)?.use_on(&b)?;
+    /// b.alloc(4096)?.use_on(&a)?;
+    /// # Ok::<(), streampool::Error>(())
+    /// ```
+    pub fn peer_devices(mut self, devices: impl IntoIterator<Item = B>) -> Self {
+        let drivers = devices.into_iter().map(|backend| Arc::new(Driver::new(backend)));
+        self.peers.devices.extend(drivers);
+        self
+    }
+
+    /// The same devices and pools, where they can have access; others are passed over.
+    pub(crate) fn peers_where_possible(mut self, peers: Peers<B>) -> Self {
+        self.peers.where_possible.extend(peers.where_possible);
+        self.peers.known.extend(peers.known);
         self
     }
 
@@ -231,8 +270,8 @@ impl<B: Backend> PoolBuilder<B> {
     ///
     /// # Errors
     ///
-    /// An option out of its range ([`Error::is_invalid_argument`]); a peer that cannot have access; the
-    /// device's memory could not be asked for (with [`limit_fraction`](Self::limit_fraction)).
+    /// An option out of its range ([`Error::is_invalid_argument`]); a peer that cannot have access (a
+    /// driver error); the device's memory could not be asked for (with [`limit_fraction`](Self::limit_fraction)).
     pub fn build(self) -> Result<StreamPool<B>, Error> {
         if let Limit::Fraction(fraction) = self.config.limit
             && !(fraction > 0.0 && fraction <= 1.0)
@@ -240,6 +279,6 @@ impl<B: Backend> PoolBuilder<B> {
             let what = "limit_fraction takes a number above 0, and 1 at most";
             return Err(Error::new(Reason::BadOption { what }));
         }
-        PoolCore::build(self.backend, self.config, &self.peers)
+        PoolCore::build(self.driver, self.config, &self.peers)
     }
 }

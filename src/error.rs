@@ -38,6 +38,7 @@ pub(crate) enum Reason {
     TooLarge { len: u64 },
     BadAlignment { align: u64 },
     BadOption { what: &'static str },
+    BadArgument { what: &'static str },
     Capturing { what: &'static str },
     Closed,
     ForeignContext,
@@ -139,10 +140,13 @@ impl Error {
         matches!(self.inner.reason, Reason::TooLarge { .. })
     }
 
-    /// An argument is out of its documented range: an alignment that is no power of two, or an option
-    /// of the builder.
+    /// An argument is out of its documented range: an alignment that is no power of two, an option of the
+    /// builder, or a device that is not there.
     pub fn is_invalid_argument(&self) -> bool {
-        matches!(self.inner.reason, Reason::BadAlignment { .. } | Reason::BadOption { .. })
+        matches!(
+            self.inner.reason,
+            Reason::BadAlignment { .. } | Reason::BadOption { .. } | Reason::BadArgument { .. }
+        )
     }
 
     /// A stream that is capturing into a graph was named, or a capture forbade a driver call. It may
@@ -179,6 +183,14 @@ impl Error {
         )
     }
 
+    /// The stream's device has no access to the pool's memory. What to do: name its pool in the builder's
+    /// [`peers`](crate::PoolBuilder::peers), or its device in
+    /// [`peer_devices`](crate::PoolBuilder::peer_devices); or copy the contents there by
+    /// [`Buffer::copy_to`](crate::Buffer::copy_to), which needs no access.
+    pub fn is_no_peer_access(&self) -> bool {
+        matches!(self.inner.reason, Reason::NoPeerAccess)
+    }
+
     /// Something is still in use: live buffers, handles or calls under way forbid closing a pool or
     /// retiring a stream.
     pub fn is_in_use(&self) -> bool {
@@ -201,6 +213,7 @@ impl fmt::Display for Error {
                 "an alignment of {align} bytes is not possible: use a power of two up to 1 GiB"
             ),
             Reason::BadOption { what } => write!(f, "this option cannot be used: {what}"),
+            Reason::BadArgument { what } => f.write_str(what),
             Reason::Capturing { what } => write!(
                 f,
                 "{what} is capturing into a graph: do this before the capture begins or after it ends"
@@ -211,11 +224,12 @@ impl fmt::Display for Error {
             ),
             Reason::ForeignPool => f.write_str(
                 "the stream is registered with another pool: a buffer's home is a stream of its own \
-                 pool; name the other one by use_on",
+                 pool; name the other one by use_on(..), or copy the contents there by copy_to(..)",
             ),
             Reason::NoPeerAccess => f.write_str(
                 "the stream's device has no access to this pool's memory: name its pool in the \
-                 builder's peers(..)",
+                 builder's peers(..), or its device in peer_devices(..), or copy the contents there \
+                 by copy_to(..)",
             ),
             Reason::PerThreadStream => f.write_str(
                 "the per-thread default stream cannot be registered, because its handle names \

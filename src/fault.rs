@@ -116,6 +116,20 @@ faults! {
     ForeignContext = "a stream of another context",
     /// A stream whose device has no access may use a block.
     NoAccessCheck = "a block of another context",
+    /// Memory that only other devices may still use counts as clean when its own device is idle.
+    OwnDeviceForAll = "one device's evidence for all",
+    /// What streams of other pools have done is not kept in mind.
+    ForeignForgotten = "streams of other pools forgotten",
+    /// An event belongs to the pool that asks, not to the stream that it is recorded on.
+    EventOfAnotherContext = "an event of another context",
+    /// A scope that could not be opened leaves those open that were opened with it.
+    ScopesLeftOpen = "scopes left open when one fails",
+    /// Plain segments are not opened to other devices.
+    SegmentsClosed = "plain segments closed to peers",
+    /// A copy does not wait for what is queued on the original's streams.
+    CopyTooEarly = "a copy that waits for nobody",
+    /// The original's next owner does not wait for the copy.
+    CopyNotNamed = "a copy that nobody waits for",
     /// The per-thread default stream is registered.
     PerThreadStream = "the per-thread stream as an ordinary one",
     /// A size too large for any device wraps round.

@@ -7,6 +7,7 @@ pub mod check;
 mod config;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+mod device_pools;
 mod error;
 #[cfg(feature = "faults")]
 pub mod fault;
@@ -39,11 +40,12 @@ pub use backend::Backend;
 pub use backend::sim;
 pub use buffer::Buffer;
 pub use config::{Growth, PoolBuilder, Pressure, Reuse};
+pub use device_pools::DevicePools;
 pub use error::{Error, Shortage};
 pub use history::History;
 pub use pool::{DriverCalls, StreamPool};
 pub use pool_stream::{PoolStream, RetireError};
-pub use quiescent::{QuiescentReport, QuiescentScope};
+pub use quiescent::{QuiescentReport, QuiescentScope, QuiescentScopes};
 pub use snapshot::Snapshot;
 pub use stats::{Stats, StreamStats};
 

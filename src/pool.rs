@@ -6,6 +6,7 @@
 mod ask;
 mod backing;
 mod central;
+mod copy;
 mod driver;
 mod end;
 mod foreign;
@@ -16,6 +17,7 @@ mod ladder;
 mod mapping;
 mod miss;
 mod ordering;
+mod peers;
 mod pieces;
 mod plan;
 mod registry;
@@ -50,6 +52,7 @@ pub use driver::DriverCalls;
 pub(crate) use driver::{Driver, PooledEvent};
 use gate::Gate;
 pub(crate) use miss::Step;
+pub(crate) use peers::Peers;
 use registry::Registry;
 #[cfg(feature = "cuda")]
 pub(crate) use uses::{Access, User};
@@ -96,11 +99,11 @@ pub(crate) struct PoolCore<B: Backend> {
     config: Config,
     /// The most that may be reserved, in bytes.
     limit: Option<u64>,
-    /// Other pools whose devices have access to this pool's memory.
+    /// Other devices that have access to this pool's memory, each once.
     peers: Vec<Arc<Driver<B>>>,
-    /// The same pools, to find streams among their registrations.
+    /// Their pools, as far as they are known, to find streams among their registrations.
     #[cfg(feature = "cuda")]
-    peer_pools: Vec<Weak<PoolCore<B>>>,
+    peer_pools: Mutex<Vec<Weak<PoolCore<B>>>>,
     handle: Mutex<Weak<PoolHandle<B>>>,
     registry: Mutex<Registry<B>>,
     /// The heap's lock.
@@ -123,7 +126,7 @@ pub(crate) struct PoolCore<B: Backend> {
 impl<B: Backend> StreamPool<B> {
     /// A pool with the default options. Takes no memory yet, and makes no driver call.
     pub fn new(backend: B) -> StreamPool<B> {
-        Arc::new(PoolCore::new(backend, Config::default())).handle()
+        Arc::new(PoolCore::new(Arc::new(Driver::new(backend)), Config::default())).handle()
     }
 
     /// A pool with options.
@@ -287,16 +290,16 @@ impl<B: Backend> fmt::Debug for StreamPool<B> {
 }
 
 impl<B: Backend> PoolCore<B> {
-    fn new(backend: B, config: Config) -> Self {
+    fn new(driver: Arc<Driver<B>>, config: Config) -> Self {
         PoolCore {
             id: PoolId::fresh(),
-            driver: Arc::new(Driver::new(backend)),
+            driver,
             recorder: history::Recorder::new(config.history),
             config,
             limit: None,
             peers: Vec::new(),
             #[cfg(feature = "cuda")]
-            peer_pools: Vec::new(),
+            peer_pools: Mutex::default(),
             handle: Mutex::new(Weak::new()),
             registry: Mutex::new(Registry::new()),
             central: Mutex::new(Central::new()),
@@ -311,18 +314,12 @@ impl<B: Backend> PoolCore<B> {
     }
 
     pub(crate) fn build(
-        backend: B,
+        driver: Arc<Driver<B>>,
         config: Config,
-        peers: &[StreamPool<B>],
+        peers: &Peers<B>,
     ) -> Result<StreamPool<B>, Error> {
-        let mut core = PoolCore::new(backend, config);
-        for peer in peers {
-            let driver = &peer.core().driver;
-            core.driver.allow_peer(driver)?;
-            core.peers.push(Arc::clone(driver));
-            #[cfg(feature = "cuda")]
-            core.peer_pools.push(Arc::downgrade(peer.core()));
-        }
+        let mut core = PoolCore::new(driver, config);
+        core.give_access(peers)?;
         core.limit = match core.config.limit {
             Limit::None => None,
             Limit::Bytes(bytes) => Some(bytes),
@@ -331,7 +328,10 @@ impl<B: Backend> PoolCore<B> {
                 Some((core.driver.memory_info()?.total as f64 * fraction) as u64)
             }
         };
-        Ok(Arc::new(core).handle())
+        let core = Arc::new(core);
+        #[cfg(feature = "cuda")]
+        core.know_pools(peers);
+        Ok(core.handle())
     }
 
     /// The pool's handle: the one that there is, or a new one.

@@ -12,6 +12,8 @@
 //! So the flag decides what is *recorded*, never what is *safe*: a scope that is leaked, or ends on
 //! another order, or holds a launch, costs precision and nothing else.
 
+mod several;
+
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
@@ -23,6 +25,8 @@ use crate::history::Action;
 use crate::order::{Stamps, TimelineId};
 use crate::pool::{PoolCore, PoolId, StreamPool};
 use crate::sync::{Arc, host, pool_thread_local};
+
+pub use several::QuiescentScopes;
 
 /// Tells scopes apart; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -184,7 +188,8 @@ pub struct QuiescentScope<B: Backend> {
 
 impl<B: Backend> StreamPool<B> {
     /// Waits once for everything that was submitted to the device, and opens a scope on this thread:
-    /// everything that was freed before is clean, and what this thread frees while the scope lives is
+    /// everything that was freed before is clean (what streams of other devices have used waits for them
+    /// still; [`quiesce_all`](Self::quiesce_all) is for several devices), and what this thread frees while the scope lives is
     /// settled at its end by one event for the whole context, or one for each *stream* where other work
     /// is under way; never by one for each buffer.
     ///
@@ -217,7 +222,6 @@ impl<B: Backend> StreamPool<B> {
         let _call = self.core().begin_blocking_call()?;
         let scope = ScopeId::fresh();
         self.core().quiesce_streams(Some(scope))?;
-        self.core().note_own(Action::ScopeBegin { scope: scope.0 });
         Ok(QuiescentScope::open(Arc::clone(self.core()), scope))
     }
 
@@ -237,6 +241,7 @@ impl<B: Backend> StreamPool<B> {
 impl<B: Backend> QuiescentScope<B> {
     /// Opens a scope on this thread; the device has been synchronized.
     pub(crate) fn open(pool: Arc<PoolCore<B>>, scope: ScopeId) -> QuiescentScope<B> {
+        pool.note_own(Action::ScopeBegin { scope: scope.0 });
         let open = Open { scope, pool: pool.id, shared: Vec::new() };
         // In a thread-local destructor there may be no scopes any more; this one then notes nothing.
         let _ = SCOPES.try_with(|scopes| {

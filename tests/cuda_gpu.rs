@@ -101,7 +101,7 @@ fn peers_share_memory_where_there_are_two_devices() {
         println!("one device: no peers");
         return;
     };
-    own.allow_peer(&peer).unwrap();
+    own.allow_peer(&peer, false).unwrap();
     let size = own.granularity().unwrap();
     let range = own.reserve_range(size).unwrap();
     let granule = own.create_granule(size).unwrap();
@@ -118,8 +118,8 @@ fn peers_share_memory_where_there_are_two_devices() {
     }
     let own = own.with_plain_segments();
     let segment = own.alloc_segment(MIB).unwrap();
-    own.allow_peer(&peer).unwrap();
-    own.allow_peer(&peer).unwrap();
+    own.allow_peer(&peer, true).unwrap();
+    own.allow_peer(&peer, true).unwrap();
     assert_eq!(fill_and_read(&peer, segment, Some(5)), [5; 4]);
     let (legacy, event) = (peer.context().default_stream(), own.create_event().unwrap());
     own.record(&event, &own.context().default_stream()).unwrap();

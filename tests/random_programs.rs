@@ -122,3 +122,20 @@ fn a_stream_that_could_not_leave_while_it_captured_leaves_before_its_pool_is_clo
         ],
     );
 }
+
+#[test]
+fn a_stream_of_another_pool_that_could_not_leave_while_it_captured_is_waited_for() {
+    runs(
+        Setup { devices: 2, mutual: true, ..small() },
+        &[
+            Op::Alloc { stream: 0, len: 512 << 10, align: 1 },
+            Op::UseOn { buffer: 0, stream: 3 },
+            Op::Launch { buffer: 0, on: 1, writes: true, ns: 1000 },
+            Op::Free { buffer: 0 },
+            Op::BeginCapture { stream: 3, foreign: false },
+            Op::DropStream { stream: 3 },
+            // It is to leave, and cannot; its pool is not called again before the first one is emptied.
+            Op::Mark { stream: 1 },
+        ],
+    );
+}

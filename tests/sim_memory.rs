@@ -430,12 +430,12 @@ fn a_device_touches_anothers_memory_only_with_access() {
     };
     assert_eq!(touch(0, segment), []);
     assert_eq!(touch(0, range), []);
-    devices[0].allow_peer(&devices[1]).unwrap();
+    devices[0].allow_peer(&devices[1], true).unwrap();
     assert_eq!(touch(1, segment), []);
     assert_eq!(touch(1, range), [HazardKind::NoAccess]);
     assert_eq!(touch(2, segment), [HazardKind::NoAccess]);
     let peers = SimDevice::several(1, 2);
-    assert_eq!(devices[0].allow_peer(&peers[1]).unwrap_err().code(), Code::InvalidValue);
+    assert_eq!(devices[0].allow_peer(&peers[1], true).unwrap_err().code(), Code::InvalidValue);
 
     let again = SimDevice::several(1, 2);
     let stream = again[1].create_stream();
@@ -480,7 +480,7 @@ fn a_synchronize_covers_what_its_device_waited_for_on_another() {
         let devices = SimDevice::several(SimConfig { schedule, ..SimConfig::default() }, 2);
         let (a, other) = (devices[0].create_stream(), devices[1].create_stream());
         let segment = devices[0].alloc_segment(64).unwrap();
-        devices[0].allow_peer(&devices[1]).unwrap();
+        devices[0].allow_peer(&devices[1], true).unwrap();
         devices[1].launch(&other, Kernel::new().writes(segment, 64).taking(50_000_000)).unwrap();
         let event = devices[1].create_event().unwrap();
         devices[1].record(&event, &other).unwrap();

@@ -176,7 +176,7 @@ impl<'a> Run<'a> {
         let config = SimConfig { seed, schedule, costs: Costs::free(), ..SimConfig::default() };
         let devices = SimDevice::several(config, program.devices);
         for peer in &devices[1..] {
-            devices[0].allow_peer(peer).unwrap();
+            devices[0].allow_peer(peer, true).unwrap();
         }
         let memory = devices[0].alloc_segment((KERNELS * KERNELS) as u64 * CELL).unwrap();
         let events = program.events.iter().map(|&d| devices[d].create_event().unwrap()).collect();

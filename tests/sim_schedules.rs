@@ -132,7 +132,7 @@ fn memory_calls_cost_what_the_table_says_for_their_size() {
     assert_eq!(device.now(), end);
     let end = start(costs.memory_info + costs.allow_peer);
     device.memory_info().unwrap();
-    device.allow_peer(&device).unwrap();
+    device.allow_peer(&device, true).unwrap();
     assert_eq!(device.now(), end);
 }
 

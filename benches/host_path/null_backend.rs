@@ -134,7 +134,11 @@ unsafe impl Backend for NullBackend {
         Ok(())
     }
 
-    fn allow_peer(&self, _: &Self) -> Result<(), Infallible> {
+    fn allow_peer(&self, _: &Self, _: bool) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    unsafe fn copy(&self, _: &u64, _: u64, _: &Self, _: u64, _: u64) -> Result<(), Infallible> {
         Ok(())
     }
 

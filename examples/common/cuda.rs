@@ -241,8 +241,20 @@ unsafe impl Backend for Counted {
         unsafe { self.backend.unmap(address, bytes) }
     }
 
-    fn allow_peer(&self, peer: &Self) -> Result<(), CudaError> {
-        self.backend.allow_peer(&peer.backend)
+    fn allow_peer(&self, peer: &Self, segments: bool) -> Result<(), CudaError> {
+        self.backend.allow_peer(&peer.backend, segments)
+    }
+
+    unsafe fn copy(
+        &self,
+        stream: &Self::Stream,
+        to: u64,
+        source: &Self,
+        from: u64,
+        bytes: u64,
+    ) -> Result<(), CudaError> {
+        // SAFETY: sound because the caller's promise is the same.
+        unsafe { self.backend.copy(stream, to, &source.backend, from, bytes) }
     }
 
     fn create_event(&self) -> Result<Event, CudaError> {

@@ -1,6 +1,6 @@
 //! A device as the examples drive it: what a program does beside its pool.
 
-use std::ops::Sub;
+use std::ops::{Add, Sub};
 
 use streampool::sim::{Kernel, SimConfig, SimDevice};
 use streampool::{Backend, Stats};
@@ -102,6 +102,20 @@ impl Counts {
             event_queries: self.event_queries.max(other.event_queries),
             synchronizes: self.synchronizes.max(other.synchronizes),
             mapping_calls: self.mapping_calls.max(other.mapping_calls),
+        }
+    }
+}
+
+impl Add for Counts {
+    type Output = Counts;
+
+    fn add(self, other: Counts) -> Counts {
+        Counts {
+            event_records: self.event_records + other.event_records,
+            stream_waits: self.stream_waits + other.stream_waits,
+            event_queries: self.event_queries + other.event_queries,
+            synchronizes: self.synchronizes + other.synchronizes,
+            mapping_calls: self.mapping_calls + other.mapping_calls,
         }
     }
 }

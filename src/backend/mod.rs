@@ -208,13 +208,37 @@ pub unsafe trait Backend: Send + Sync + 'static {
     /// completed.
     unsafe fn unmap(&self, address: u64, bytes: u64) -> Result<(), Self::Error>;
 
-    /// Makes `peer`'s streams able to use this backend's memory: for granules when the access is set,
-    /// for plain segments from now on. Asked once for each peer, when a pool is built.
+    /// Makes `peer`'s streams able to use this backend's memory: granules when their access is set, and
+    /// with `segments` plain segments from now on. Asked once for each peer, when a pool is built, with
+    /// `segments` if it is to grow by them.
     ///
     /// # Errors
     ///
     /// Any error means that the two devices cannot share memory.
-    fn allow_peer(&self, peer: &Self) -> Result<(), Self::Error>;
+    fn allow_peer(&self, peer: &Self, segments: bool) -> Result<(), Self::Error>;
+
+    /// Puts a copy on a stream of this context: `bytes` bytes (not zero), from the address `from` in memory
+    /// of `source` to the address `to` in memory of this one. `source` may be this device or another, which
+    /// need not have access to each other. The stream executes it in its order. May block while the stream's
+    /// queue is full.
+    ///
+    /// # Errors
+    ///
+    /// Any driver error; whether the copy was submitted is then unknown. For a stream that captures, an
+    /// error, with nothing submitted and the capture whole.
+    ///
+    /// # Safety
+    ///
+    /// Both ranges are memory of the backends named, they do not overlap, and what the stream does next is
+    /// ordered after every conflicting use of either.
+    unsafe fn copy(
+        &self,
+        stream: &Self::Stream,
+        to: u64,
+        source: &Self,
+        from: u64,
+        bytes: u64,
+    ) -> Result<(), Self::Error>;
 
     /// Creates an event.
     ///

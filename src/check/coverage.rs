@@ -84,6 +84,10 @@ coverage! {
     moves,
     /// Buffers of one device named on a stream of another.
     foreign_uses,
+    /// Buffers copied to a stream of their own pool.
+    copies,
+    /// Buffers copied to a stream of another device.
+    foreign_copies,
     /// Buffers named, or moved, where the pool must refuse.
     refusals,
     /// Frees that closed an epoch by themselves.
@@ -110,6 +114,8 @@ coverage! {
     context_records,
     /// Values released by the one-call form.
     releases,
+    /// Values released in scopes of all pools.
+    releases_of_all,
     /// Streams created with the raw handle of an earlier one.
     reused_handles,
     /// Streams dropped while buffers or captures needed them.
@@ -126,6 +132,8 @@ coverage! {
     trimmed_bytes,
     /// Pools closed.
     closes,
+    /// Of them, those of a pool beside others.
+    closes_beside_others,
     /// Closes refused because buffers lived.
     refused_closes,
     /// Errors injected into driver calls.

@@ -47,8 +47,10 @@ pub struct Setup {
     pub context_events: bool,
     /// Which of the first streams are registered with `record_on_free`: one bit each.
     pub record_on_free: u8,
-    /// Devices, and so pools: 1 or 2. The second pool's memory can be used by the first device.
+    /// Devices, and so pools: from 1 to 4. Each pool's memory can be used by the devices before its own.
     pub devices: usize,
+    /// Whether it can be used by those after its own as well.
+    pub mutual: bool,
     /// The most that each pool reserves, in bytes.
     pub limit: u64,
     /// Below this a miss grows, in bytes.
@@ -77,7 +79,11 @@ impl Setup {
             foreign_captures: flags & 0x18 == 0x18,
             context_events: flags & 0x80 == 0,
             record_on_free: record_on_free & record_on_free >> 4,
-            devices: if flags & 0x60 == 0x60 { 2 } else { 1 },
+            devices: match flags & 0x60 {
+                0x60 => [2, 2, 3, 4][usize::from(limit >> 2) % 4],
+                _ => 1,
+            },
+            mutual: limit & 0x10 != 0,
             limit: [12, 16, 20, 28][usize::from(limit % 4)] * MIB,
             floor: [0, 2, 4, 32][usize::from(floor % 4)] * MIB,
             soft_target: (floor & 0x10 != 0).then_some(8 * MIB),
@@ -118,6 +124,7 @@ pub enum Op {
     Busy { stream: u8, ns: u64 },
     UseOn { buffer: u8, stream: u8 },
     MoveTo { buffer: u8, stream: u8 },
+    CopyTo { buffer: u8, stream: u8 },
     Mark { stream: u8 },
     WaitFor { stream: u8, other: u8 },
     Time { ns: u64 },
@@ -128,6 +135,7 @@ pub enum Op {
     Quiesce { pool: u8 },
     EndScope { scope: u8, exit: Exit },
     Release { pool: u8, buffer: u8, count: u8 },
+    ReleaseOfAll { buffer: u8, count: u8 },
     Synchronize { pool: u8 },
     SynchronizeStream { stream: u8 },
     Trim { pool: u8, keep: u64 },
@@ -162,9 +170,10 @@ impl Step {
             }
             58..102 => Op::Free { buffer: a },
             102..148 => Op::Launch { buffer: a, on: b, writes: c & 1 == 0, ns },
-            148..154 => Op::Busy { stream: a, ns },
+            148..151 => Op::Busy { stream: a, ns },
+            151..154 | 172..174 => Op::CopyTo { buffer: a, stream: b },
             154..168 => Op::UseOn { buffer: a, stream: b },
-            168..174 => Op::MoveTo { buffer: a, stream: b },
+            168..172 => Op::MoveTo { buffer: a, stream: b },
             174..182 => Op::Mark { stream: a },
             182..188 => Op::WaitFor { stream: a, other: b },
             188..196 => Op::Time { ns },
@@ -177,7 +186,8 @@ impl Step {
                 let exits = [Exit::Finish, Exit::Finish, Exit::Drop, Exit::Panic, Exit::Forget];
                 Op::EndScope { scope: a, exit: exits[usize::from(b) % exits.len()] }
             }
-            231..235 => Op::Release { pool: a, buffer: b, count: c % 5 },
+            231..234 => Op::Release { pool: a, buffer: b, count: c % 5 },
+            234 => Op::ReleaseOfAll { buffer: b, count: c % 5 },
             235..237 => Op::Synchronize { pool: a },
             237..239 => Op::SynchronizeStream { stream: a },
             239..243 => Op::Trim { pool: a, keep: u64::from(b % 4) * 4 * MIB },

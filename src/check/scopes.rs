@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::program::Exit;
 use super::world::{Check, Local, Scope, World, ensure};
-use crate::QuiescentReport;
+use crate::{QuiescentReport, StreamPool};
 
 impl World {
     pub(super) fn quiesce(&mut self, local: &mut Local, pool: u8) -> Result<bool, String> {
@@ -121,6 +121,43 @@ impl World {
         }
         for (pool, capacity) in others {
             self.note_in_scope(local, pool, capacity);
+        }
+        Ok(true)
+    }
+
+    /// The same in scopes of all pools, opened and ended together.
+    pub(super) fn release_of_all(
+        &mut self,
+        local: &mut Local,
+        buffer: u8,
+        count: u8,
+    ) -> Result<bool, String> {
+        let mut value = Vec::new();
+        for _ in 0..usize::from(count).min(self.live.len()) {
+            let at = usize::from(buffer) % self.live.len();
+            value.push(self.live.swap_remove(at));
+        }
+        value.iter().for_each(|live| self.given_back(live));
+        let given: Vec<(usize, u64)> =
+            value.iter().map(|live| (live.pool, live.capacity())).collect();
+        let pools: Vec<_> = self.sides.iter().map(|side| side.pool.clone()).collect();
+        match StreamPool::quiesce_all(&pools.iter().collect::<Vec<_>>()) {
+            Ok(scopes) => {
+                drop(value);
+                for (pool, report) in scopes.finish().into_iter().enumerate() {
+                    let own = given.iter().filter(|of| of.0 == pool && of.1 > 0);
+                    let (freed, bytes) = (own.clone().count() as u64, own.map(|of| of.1).sum());
+                    self.check_report(report, freed, bytes)?;
+                }
+                self.coverage.releases_of_all += 1;
+            }
+            Err(error) => {
+                drop(value);
+                for (pool, capacity) in given {
+                    self.note_in_scope(local, pool, capacity);
+                }
+                self.expect_error(&error, false, "scopes of all pools")?;
+            }
         }
         Ok(true)
     }

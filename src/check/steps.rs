@@ -18,6 +18,7 @@ impl World {
             Op::Busy { stream, ns } => self.busy(stream, ns),
             Op::UseOn { buffer, stream } => self.use_on(buffer, stream),
             Op::MoveTo { buffer, stream } => self.move_to(buffer, stream),
+            Op::CopyTo { buffer, stream } => self.copy_to(local, buffer, stream),
             other => self.step_elsewhere(local, other),
         }?;
         self.coverage.operations += u64::from(did);
@@ -174,7 +175,8 @@ impl World {
     fn streams_of(&self, live: &Live) -> Vec<(Uid, SimStream)> {
         let mut streams = vec![(live.home, live.buffer.stream().raw().clone())];
         for slot in &self.slots {
-            if live.named.contains(&slot.uid) && slot.uid != live.home {
+            let may_use = self.has_access(live.pool, slot.pool);
+            if live.named.contains(&slot.uid) && slot.uid != live.home && may_use {
                 streams.push((slot.uid, slot.handle.raw().clone()));
             }
         }
@@ -243,8 +245,7 @@ impl World {
         let result = live.buffer.use_on(&other.handle);
         let nothing = home == uid || live.capacity() == 0;
         let capturing = self.is_capturing(home) || self.is_capturing(uid);
-        // A pool's memory is open to the devices before it.
-        let refused = other.pool > live.pool;
+        let refused = !self.has_access(live.pool, other.pool);
         let foreign = other.pool != live.pool;
         if let Err(error) = result {
             let expected =
@@ -303,6 +304,60 @@ impl World {
         }
         self.live[index].home = uid;
         self.coverage.moves += 1;
+        Ok(true)
+    }
+
+    /// How many buffers of a pool have been freed.
+    fn frees(&self, pool: usize) -> u64 {
+        let stats = self.sides[pool].pool.stats();
+        stats.hits + stats.misses - stats.live
+    }
+
+    fn copy_to(&mut self, local: &mut Local, buffer: u8, stream: u8) -> Result<bool, String> {
+        let (Some(index), Some(slot)) = (self.buffer(buffer), self.slot(stream)) else {
+            return Ok(false);
+        };
+        let Slot { uid, pool, ref handle } = self.slots[slot];
+        let (handle, live) = (handle.clone(), &self.live[index]);
+        let (home, stamp, bytes) = (live.home, live.stamp, live.capacity());
+        let earlier: Vec<Uid> = live.named.iter().copied().chain([home]).collect();
+        let capturing =
+            bytes > 0 && earlier.iter().chain([&uid]).any(|stream| self.is_capturing(*stream));
+        let (foreign, frees) = (pool != live.pool, self.frees(pool));
+        let copy = match live.buffer.copy_to(&handle) {
+            Ok(copy) => copy,
+            Err(error) => {
+                self.coverage.refused_by_capture += u64::from(capturing);
+                let expected = capturing && error.is_capture() || error.is_out_of_memory();
+                // The driver has refused the copy itself, which was there by then.
+                if self.frees(pool) > frees {
+                    self.note_in_scope(local, pool, bytes);
+                }
+                self.expect_error(&error, expected, "copy_to")?;
+                return Ok(true);
+            }
+        };
+        ensure!(!capturing, "a copy of or to a capturing stream");
+        ensure!(copy.len() == live.buffer.len(), "a copy of {:?} is {copy:?}", live.buffer);
+        if bytes == 0 {
+            self.handed_out(copy, pool, uid, 1)?;
+            return Ok(true);
+        }
+        // The oracle is told nothing: the copy is a use that it sees, and the allocation for it may have put a
+        // probe on the home stream since, which nothing waits for.
+        earlier.into_iter().for_each(|stream| self.order.order(stream, uid));
+        let at = self.order.next_kernel();
+        let live = &mut self.live[index];
+        live.uses.push(super::shadow::Use { stream: uid, at, write: false });
+        if uid != home && !live.named.contains(&uid) {
+            live.named.push(uid);
+        }
+        self.handed_out(copy, pool, uid, 1)?;
+        let copy = self.live.last_mut().expect("just handed out");
+        copy.uses.push(super::shadow::Use { stream: uid, at, write: true });
+        copy.stamp = stamp;
+        self.coverage.copies += u64::from(!foreign);
+        self.coverage.foreign_copies += u64::from(foreign);
         Ok(true)
     }
 

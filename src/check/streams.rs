@@ -2,7 +2,7 @@
 
 use super::program::{Op, plan};
 use super::shadow::Uid;
-use super::world::{Capturing, Check, Local, STREAMS, World, ensure};
+use super::world::{Capturing, Check, Local, World, ensure};
 use crate::Error;
 use crate::sim::CaptureMode;
 
@@ -27,6 +27,7 @@ impl World {
             Op::Quiesce { pool } => self.quiesce(local, pool),
             Op::EndScope { scope, exit } => self.end_scope(local, scope, exit),
             Op::Release { pool, buffer, count } => self.release(local, pool, buffer, count),
+            Op::ReleaseOfAll { buffer, count } => self.release_of_all(local, buffer, count),
             Op::Synchronize { pool } => {
                 let pool = self.side(pool);
                 let result = self.sides[pool].pool.synchronize();
@@ -61,7 +62,8 @@ impl World {
             | Op::Launch { .. }
             | Op::Busy { .. }
             | Op::UseOn { .. }
-            | Op::MoveTo { .. } => Ok(false),
+            | Op::MoveTo { .. }
+            | Op::CopyTo { .. } => Ok(false),
         }
     }
 
@@ -128,8 +130,9 @@ impl World {
             }
             return Ok(true);
         }
-        if self.slots.len() >= STREAMS {
-            self.slots.swap_remove(usize::from(pool) % STREAMS);
+        let most = self.most_streams().max(6);
+        if self.slots.len() >= most {
+            self.slots.swap_remove(usize::from(pool) % most);
         }
         let pool = self.side(pool);
         if let Err(error) = self.create(pool, record_on_free) {
@@ -262,20 +265,22 @@ impl World {
             self.coverage.refused_closes += 1;
             return Ok(true);
         }
-        // A close that a capture or an error holds up leaves a pool that nobody can account for; other
-        // threads' scopes of it would be looked for in vain.
-        if self.fault_armed || self.is_relaxed() || self.any_capture(pool) || self.sides.len() > 1 {
+        // A close that a capture or an error holds up leaves a pool that nobody can account for. One of
+        // another device does so where that has used this one's memory.
+        if self.fault_armed || self.is_relaxed() || !self.captures.is_empty() {
             return Ok(false);
         }
         self.check_closed(pool)?;
         local.scopes.retain(|scope| scope.scope.is_some() || scope.pool != pool);
         self.slots.retain(|slot| slot.pool != pool);
         let device = self.sides[pool].device.clone();
-        let new = self.build(&device);
+        let all: Vec<_> = self.sides.iter().map(|side| side.device.clone()).collect();
+        let new = self.build(&device, &all);
         let side = &mut self.sides[pool];
         (side.pool, side.serial) = (new, self.serials);
         side.stats = Default::default();
-        for _ in 0..3 {
+        self.coverage.closes_beside_others += u64::from(self.sides.len() > 1);
+        for _ in 0..self.most_streams() / self.sides.len() {
             self.create(pool, false).map_err(|error| error.to_string())?;
         }
         self.coverage.closes += 1;

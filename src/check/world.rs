@@ -9,9 +9,6 @@ use crate::backend::Backend;
 use crate::sim::{Costs, SimConfig, SimDevice, SimStream};
 use crate::{Buffer, Error, PoolStream, QuiescentScope, Stats, StreamPool};
 
-/// Streams that a program has at most.
-pub(super) const STREAMS: usize = 6;
-
 /// A buffer that a program holds.
 pub(super) struct Live {
     pub(super) buffer: Buffer<SimDevice>,
@@ -146,21 +143,33 @@ impl World {
             fault_armed: false,
             threads,
         };
-        for device in SimDevice::several(config, setup.devices) {
-            let pool = world.build(&device);
+        let devices = SimDevice::several(config, setup.devices);
+        for device in devices.clone() {
+            let pool = world.build(&device, &devices);
             let (ranges, stats, handles) = Default::default();
             let serial = world.serials;
             world.sides.push(Side { device, pool, ranges, serial, stats, handles });
         }
-        for index in 0..3 * setup.devices {
+        for index in 0..world.most_streams() {
             let record_on_free = setup.record_on_free >> index & 1 == 1;
             world.create(index % setup.devices, record_on_free).expect("no fault is armed");
         }
         world
     }
 
-    /// A pool on a device. The devices before it have access to its memory.
-    pub(super) fn build(&mut self, device: &SimDevice) -> StreamPool<SimDevice> {
+    /// Streams that a program has at most.
+    pub(super) fn most_streams(&self) -> usize {
+        self.setup.devices * if self.setup.devices < 3 { 3 } else { 2 }
+    }
+
+    /// Whether the devices of one pool may use another's memory.
+    pub(super) fn has_access(&self, pool: usize, other: usize) -> bool {
+        other <= pool || self.setup.mutual
+    }
+
+    /// A pool on a device. The devices before it have access to its memory, and where access is mutual
+    /// those after it.
+    pub(super) fn build(&mut self, device: &SimDevice, all: &[SimDevice]) -> StreamPool<SimDevice> {
         self.serials += 1;
         let setup = &self.setup;
         let mut builder = StreamPool::builder(device.clone())
@@ -176,6 +185,10 @@ impl World {
         let own = device.context_id();
         let before = self.sides.iter().filter(|side| side.device.context_id() < own);
         builder = builder.peers(before.map(|side| &side.pool));
+        if setup.mutual {
+            let others = all.iter().filter(|other| other.context_id() != own);
+            builder = builder.peer_devices(others.cloned());
+        }
         builder.build().expect("no fault is armed")
     }
 
@@ -204,11 +217,6 @@ impl World {
 
     pub(super) fn is_capturing(&self, uid: Uid) -> bool {
         self.captures.iter().any(|capture| capture.uid == Some(uid))
-    }
-
-    /// Whether a stream of a device may be capturing.
-    pub(super) fn any_capture(&self, device: usize) -> bool {
-        self.captures.iter().any(|capture| capture.device == device)
     }
 
     /// Driver calls made so far, of all devices.

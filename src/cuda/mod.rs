@@ -61,7 +61,8 @@
 //! not given access by [`peers`](crate::PoolBuilder::peers), the address is 0, so that the operation
 //! fails rather than runs unordered, and [`take_error`](crate::StreamPool::take_error) says why.
 //!
-//! cudarc's `memcpy_dtod` between two devices reads its source on the destination's stream, and tells
+//! [`PooledSlice::copy_to`] copies to another device, in order at both ends, with or without access. cudarc's
+//! `memcpy_dtod` between two devices reads its source on the destination's stream, and tells
 //! the source nothing of it: name that stream with [`use_on`](PooledSlice::use_on) first.
 //!
 //! # cudarc's version features
@@ -81,9 +82,22 @@ pub use crate::backend::cuda::{CudaBackend, CudaError, Event, Granule};
 pub use slice::PooledSlice;
 pub use view::{PooledView, PooledViewMut};
 
-use crate::StreamPool;
 #[cfg(doc)]
 use crate::{Buffer, PoolStream};
+use crate::{DevicePools, StreamPool};
 
 /// A pool of a CUDA device.
 pub type CudaPool = StreamPool<CudaBackend>;
+
+/// A pool for each of several CUDA devices.
+///
+/// ```no_run
+/// use streampool::cuda::{CudaBackend, CudaPools};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pools = CudaPools::configured(CudaBackend::open_all()?, |builder| builder.limit_fraction(0.9));
+/// let near = pools.pool(0)?; // of device 0
+/// # Ok(())
+/// # }
+/// ```
+pub type CudaPools = DevicePools<CudaBackend>;

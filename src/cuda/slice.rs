@@ -236,6 +236,19 @@ impl<T: DeviceRepr> PooledSlice<T> {
         self.as_view_mut().write(host, order::WRITE)
     }
 
+    /// A copy at home on `other`, a stream of any pool and device. See [`Buffer::copy_to`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Buffer::copy_to`].
+    pub fn copy_to(&self, other: &PoolStream<CudaBackend>) -> Result<PooledSlice<T>, Error> {
+        Ok(PooledSlice {
+            buffer: self.buffer.copy_to(other)?,
+            len: self.len,
+            _elements: PhantomData,
+        })
+    }
+
     /// A copy with the same home stream, made there on the device.
     ///
     /// # Errors

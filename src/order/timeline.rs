@@ -265,9 +265,17 @@ impl<E> Timelines<E> {
         self.by_id.iter().map(|(id, timeline)| (*id, timeline.completed()))
     }
 
-    /// Forgets the timelines that are over.
-    pub(crate) fn forget_finished(&mut self) {
-        self.by_id.retain(|_, timeline| !timeline.is_over());
+    /// Forgets the timelines that are over, and gives them back.
+    pub(crate) fn forget_finished(&mut self) -> Vec<Arc<Timeline<E>>> {
+        let mut over = Vec::new();
+        self.by_id.retain(|_, timeline| {
+            let stays = !timeline.is_over();
+            if !stays {
+                over.push(Arc::clone(timeline));
+            }
+            stays
+        });
+        over
     }
 }
 

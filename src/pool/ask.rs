@@ -3,7 +3,7 @@
 use super::PoolCore;
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::order::{FreePoint, Moment};
+use crate::order::FreePoint;
 
 /// What one call has asked of the driver, so that it does not ask twice.
 #[derive(Default)]
@@ -52,14 +52,10 @@ impl<B: Backend> PoolCore<B> {
         if timeline.completed() >= point.epoch {
             return true;
         }
-        let answer = match timeline.cover(point.epoch) {
-            Some(closed) => self.ask(&timeline, &closed),
-            None => match self.pin(point.timeline) {
-                Some(pin) => self
-                    .close_epoch(&pin.core, Moment::Probe)
-                    .and_then(|closed| self.ask(&timeline, &closed)),
-                None => Ok(false),
-            },
+        let answer = match self.cover_or_close(&timeline, point.epoch) {
+            Ok(Some((closed, _pin))) => self.ask(&timeline, &closed),
+            Ok(None) => Ok(false),
+            Err(error) => Err(error),
         };
         let finished = match answer {
             Ok(finished) => finished,

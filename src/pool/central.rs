@@ -242,27 +242,32 @@ impl<B: Backend> Central<B> {
     }
 
     /// Stamps can name a stream of another pool from now on. Now and then, so that the cost is spread
-    /// over as many calls, forgets those that are over.
+    /// over as many calls, forgets those that are over, and gives them back.
     pub(super) fn know_foreign(
         &mut self,
         timeline: Arc<Timeline<PooledEvent<B>>>,
         core: Option<Weak<StreamCore<B>>>,
-    ) {
+    ) -> Vec<Arc<Timeline<PooledEvent<B>>>> {
         if let Some(core) = core {
             self.foreign.insert(timeline.id(), core);
         }
         self.timelines.insert(timeline);
         if self.foreign.len() > self.foreign_bound {
             self.settle();
-            self.forget_finished();
+            let over = self.forget_finished();
             self.foreign_bound = FOREIGN_MIN.max(2 * self.foreign.len());
+            return over;
         }
+        Vec::new()
     }
 
-    /// Forgets the timelines that are over: a stamp that names one is settled at the next look.
-    pub(super) fn forget_finished(&mut self) {
-        self.timelines.forget_finished();
+    /// Forgets the timelines that are over: a stamp that names one is settled at the next look. The caller
+    /// drops them outside the lock.
+    #[must_use = "to be dropped outside the lock"]
+    pub(super) fn forget_finished(&mut self) -> Vec<Arc<Timeline<PooledEvent<B>>>> {
+        let over = self.timelines.forget_finished();
         self.foreign.retain(|id, _| self.timelines.get(*id).is_some());
+        over
     }
 
     /// Keeps what a stream that leaves has counted.

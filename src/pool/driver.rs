@@ -80,7 +80,7 @@ calls! {
     /// Plain segments taken and given back, ranges reserved and released, granules created, mapped,
     /// made accessible, unmapped and destroyed.
     memory_calls,
-    /// Fills and copies that typed slices make themselves.
+    /// Fills and copies that the pool or a typed slice makes itself.
     transfers,
     /// Looks at the device's free memory.
     memory_infos,
@@ -123,9 +123,9 @@ impl<B: Backend> Driver<B> {
         wrap(&self.backend).map_err(|error| self.sort("identify a stream", error))
     }
 
-    /// Gives the device of another driver access to this one's memory.
-    pub(crate) fn allow_peer(&self, peer: &Driver<B>) -> Result<(), Error> {
-        self.memory("give a peer access", |own| own.allow_peer(&peer.backend))
+    /// Gives the device of another driver access to this one's memory, to plain segments if they are wanted.
+    pub(crate) fn allow_peer(&self, peer: &Driver<B>, segments: bool) -> Result<(), Error> {
+        self.memory("give a peer access", |own| own.allow_peer(&peer.backend, segments))
     }
 
     /// Makes mapped granules accessible to this device and its peers.
@@ -309,6 +309,23 @@ impl<B: Backend> Driver<B> {
         run: impl FnOnce(&B) -> Result<T, B::Error>,
     ) -> Result<T, Error> {
         self.call(verb, &self.calls.memory_calls, run)
+    }
+
+    /// Puts a copy on a stream of this driver, from another driver's memory or its own.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Backend::copy`].
+    pub(crate) unsafe fn copy(
+        &self,
+        (stream, to): (&B::Stream, u64),
+        (source, from): (&Driver<B>, u64),
+        bytes: u64,
+    ) -> Result<(), Error> {
+        self.call("copy memory", &self.calls.transfers, |own| {
+            // SAFETY: the caller's promise is the backend's condition.
+            unsafe { own.copy(stream, to, &source.backend, from, bytes) }
+        })
     }
 
     /// Submits a fill or a copy.

@@ -41,7 +41,8 @@ impl<B: Backend> PoolCore<B> {
         core: &StreamCore<B>,
         moment: Moment,
     ) -> Result<Closed<PooledEvent<B>>, Error> {
-        let driver = &core.pool.driver;
+        let own = &core.pool.driver;
+        let driver = if seeded!(EventOfAnotherContext) { &self.driver } else { own };
         if let Err(error) = driver.refuse_capturing(core.stream(), "the stream")
             && !seeded!(RecordInCapture)
         {
@@ -262,7 +263,9 @@ impl<B: Backend> PoolCore<B> {
         }
         noted.extend(retired.iter().filter_map(|own| Some((&**own, own.last()?))));
         let strangers = self.central.lock().strangers_by_now();
+        let foreign = if seeded!(OwnDeviceForAll) { self.foreign_streams() } else { Vec::new() };
         noted.extend(strangers.iter().map(|(timeline, epoch)| (&**timeline, *epoch)));
+        noted.extend(foreign.iter().map(|core| (&*core.timeline, core.state.lock().advance())));
         self.driver.synchronize_context()?;
         let past = seeded!(CompletedPastSnapshot);
         let seen =
@@ -329,7 +332,7 @@ impl<B: Backend> PoolCore<B> {
 
     /// Names a stream in a buffer's set. The caller keeps the stream registered until this returns.
     pub(super) fn name_user(&self, buffer: &Buffer<B>, other: &StreamCore<B>) {
-        if !std::ptr::eq(self, &*other.pool) {
+        if !std::ptr::eq(self, &*other.pool) && !seeded!(ForeignForgotten) {
             self.know_foreign(other);
         }
         // Counted before it is named, so that a name is always counted.
@@ -391,23 +394,5 @@ impl<B: Backend> PoolCore<B> {
         }
         buffer.home = Home::new(other);
         Ok(())
-    }
-
-    /// Whether a stream's device has access to this pool's memory.
-    pub(super) fn check_access(&self, other: &StreamCore<B>) -> Result<(), Error> {
-        let context = other.identity.context;
-        let same = context == self.driver.context_id();
-        let peer = || self.peers.iter().any(|own| own.context_id() == context);
-        if same || peer() || seeded!(NoAccessCheck) {
-            Ok(())
-        } else {
-            Err(Error::new(Reason::NoPeerAccess))
-        }
-    }
-
-    /// Stamps of this pool's blocks may name a stream of another pool from now on.
-    fn know_foreign(&self, other: &StreamCore<B>) {
-        let core = other.pool.registry.lock().get(other.id).map(Arc::downgrade);
-        self.central.lock().know_foreign(Arc::clone(&other.timeline), core);
     }
 }

@@ -154,7 +154,8 @@ impl<B: Backend> PoolCore<B> {
         if context == self.driver.context_id() {
             return find(self);
         }
-        self.peer_pools.iter().filter_map(Weak::upgrade).find_map(|pool| find(&pool))
+        let pools = self.peer_pools.lock().clone();
+        pools.iter().filter_map(Weak::upgrade).find_map(|pool| find(&pool))
     }
 
     /// The handle of a stream that a live buffer counts.

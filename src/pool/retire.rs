@@ -161,7 +161,9 @@ impl<B: Backend> PoolCore<B> {
         if asked.iter().any(|timeline| timeline.is_over()) {
             central.settle();
             central.retired.retain(|timeline| !timeline.is_over());
-            central.forget_finished();
+            let over = central.forget_finished();
+            drop(central);
+            drop(over);
         } else {
             // The next call asks others first.
             let count = asked.len().min(central.retired.len());

@@ -1,7 +1,7 @@
 //! Ordering a use that cannot return an error and cannot name its stream: a typed slice's address is
 //! asked for by code that knows nothing of the pool.
 
-use super::PoolCore;
+use super::{PoolCore, copy};
 use crate::backend::Backend;
 use crate::buffer::{Buffer, STRANGER_READ, STRANGER_WROTE};
 use crate::error::Error;
@@ -70,7 +70,7 @@ impl<B: Backend> PoolCore<B> {
 
     /// A use that conflicts with a stranger's comes after it: nothing can be waited for but the whole
     /// context.
-    fn settle_strangers(&self, buffer: &Buffer<B>, access: Access) -> Result<(), Error> {
+    pub(super) fn settle_strangers(&self, buffer: &Buffer<B>, access: Access) -> Result<(), Error> {
         let conflicts = if access.writes { STRANGER_READ | STRANGER_WROTE } else { STRANGER_WROTE };
         if !buffer.has_others(conflicts) {
             return Ok(());
@@ -84,22 +84,12 @@ impl<B: Backend> PoolCore<B> {
     }
 }
 
-/// The streams whose queued work the user comes after: home and the set, without the user itself.
+/// The streams whose queued work the user comes after.
 fn sources<'a, B: Backend>(buffer: &'a Buffer<B>, user: &User<'_, B>) -> Vec<&'a StreamCore<B>> {
-    let is_user =
-        |core: &StreamCore<B>| matches!(user, User::Known(other) if std::ptr::eq(*other, core));
-    let home: &StreamCore<B> = &buffer.home;
-    let mut all = vec![home];
-    {
-        let state = home.state.lock();
-        for other in state.sets.get(&buffer.address).into_iter().flatten() {
-            // SAFETY: entries of a set are counted in the stream's `named`, and are taken out only by
-            // who owns the buffer or borrows it exclusively, which the borrow of it excludes.
-            all.push(unsafe { other.counted() });
-        }
+    match user {
+        User::Known(other) => copy::sources(buffer, other),
+        User::Stranger => copy::all_streams(buffer),
     }
-    all.retain(|core| !is_user(core));
-    all
 }
 
 #[cfg(all(test, feature = "sim", not(loom)))]

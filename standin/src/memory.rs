@@ -343,9 +343,15 @@ impl Memory {
         Ok(())
     }
 
-    pub(crate) fn copy(&self, device: usize, to: usize, from: usize, bytes: usize) -> Outcome {
+    /// Copies between two addresses, each as a device reaches it.
+    pub(crate) fn copy(
+        &self,
+        (device, to): (usize, usize),
+        (source, from): (usize, usize),
+        bytes: usize,
+    ) -> Outcome {
         self.check(device, to, bytes)?;
-        self.check(device, from, bytes)?;
+        self.check(source, from, bytes)?;
         let from = ptr::with_exposed_provenance::<u8>(from);
         // SAFETY: sound because both ranges are live and open, as just checked; they may overlap.
         unsafe { ptr::with_exposed_provenance_mut::<u8>(to).copy_from(from, bytes) };

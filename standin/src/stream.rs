@@ -41,6 +41,12 @@ pub(crate) enum Op {
         from: usize,
         bytes: usize,
     },
+    /// Between devices: each range is reached as its own device reaches it.
+    PeerCopy {
+        to: (usize, usize),
+        from: (usize, usize),
+        bytes: usize,
+    },
     Read {
         to: usize,
         from: usize,
@@ -303,7 +309,8 @@ impl Driver {
             }
             Op::Fill { address, value, bytes } => memory.fill(device, address, value, bytes),
             Op::Write { address, data } => memory.write(device, address, &data),
-            Op::Copy { to, from, bytes } => memory.copy(device, to, from, bytes),
+            Op::Copy { to, from, bytes } => memory.copy((device, to), (device, from), bytes),
+            Op::PeerCopy { to, from, bytes } => memory.copy(to, from, bytes),
             Op::Read { to, from, bytes } => memory.read(device, to, from, bytes),
             Op::Free { address } => memory.free(address),
         };

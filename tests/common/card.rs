@@ -11,7 +11,7 @@ use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use streampool::backend::Backend;
 use streampool::cuda::CudaBackend;
 
-/// The first device. It lives as long as the process: nothing of it is taken down.
+/// A device. It lives as long as the process: nothing of it is taken down.
 pub(crate) struct Card {
     pub(crate) context: Arc<CudaContext>,
     pub(crate) own: CudaBackend,
@@ -74,9 +74,13 @@ impl Drop for Entered {
 }
 
 impl Card {
-    /// Opens it, and launches every kernel once: the first launch may wait for the device.
+    /// Opens the first, and launches every kernel once: the first launch may wait for the device.
     pub(crate) fn open() -> Card {
-        let own = CudaBackend::open(0).expect("a CUDA device");
+        Card::of(CudaBackend::open(0).expect("a CUDA device"))
+    }
+
+    /// The same for any.
+    pub(crate) fn of(own: CudaBackend) -> Card {
         let context = Arc::clone(own.context());
         let _entered = Entered::new(&context);
         let text = CString::new(include_str!("kernels.ptx")).expect("no NUL in it");

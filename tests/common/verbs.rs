@@ -35,6 +35,12 @@ pub(crate) fn every_verb(
     done("identify", backend.identify(stream).is_ok());
     done("is_capturing", !backend.is_capturing(stream).unwrap());
     done("memory_info", backend.memory_info().is_ok());
+    let segment = backend.alloc_segment(MIB).unwrap();
+    done("alloc_segment", true);
+    // SAFETY: sound because the segment was just made, nothing else uses it, and the synchronize below
+    // covers the copy.
+    let copied = unsafe { backend.copy(stream, segment, backend, segment + MIB / 2, MIB / 2) };
+    done("copy", copied.is_ok());
     let event = backend.create_event().unwrap();
     done("create_event", true);
     done("record", backend.record(&event, stream).is_ok());
@@ -43,9 +49,7 @@ pub(crate) fn every_verb(
     done("synchronize_event", backend.synchronize_event(&event).is_ok());
     backend.destroy_event(event);
     done("destroy_event", true);
-    let segment = backend.alloc_segment(MIB).unwrap();
-    done("alloc_segment", true);
-    // SAFETY: sound because the segment was just made and nothing uses it.
+    // SAFETY: sound because the copy has finished.
     done("free_segment", unsafe { backend.free_segment(segment, MIB) }.is_ok());
     let size = backend.granularity().unwrap();
     let range = backend.reserve_range(4 * size).unwrap();
@@ -61,7 +65,7 @@ pub(crate) fn every_verb(
         done("destroy_granule", backend.destroy_granule(granule).is_ok());
         done("release_range", backend.release_range(range, 4 * size).is_ok());
     }
-    done("allow_peer", backend.allow_peer(backend).is_ok());
+    done("allow_peer", backend.allow_peer(backend, true).is_ok());
     backend.release_stream(Arc::clone(stream));
     done("release_stream", true);
 }

@@ -2,6 +2,10 @@
 
 use super::*;
 use cudarc::driver::CudaContext;
+use streampool::Growth;
+use streampool::cuda::CudaPools;
+
+use super::standin::Standin;
 
 #[test]
 fn a_stream_of_a_peer_is_found_and_any_other_refused() {
@@ -39,4 +43,92 @@ fn a_stream_without_access_is_refused() {
         assert!(pooled.pool.take_error().unwrap().is_wrong_stream());
         assert!(slice.use_on(&registered).unwrap_err().is_wrong_stream());
     });
+}
+
+#[test]
+fn a_slice_is_copied_to_another_device_in_order_and_with_no_access() {
+    standin().with("STANDIN_DEVICES", 2).run(|standin| {
+        let pooled =
+            Pooled::with(|backend| CudaPool::builder(backend).limit(2 << 20).build().unwrap());
+        let far = CudaContext::new(1).unwrap();
+        let far_pool = CudaPool::new(CudaBackend::new(&far).unwrap());
+        let stream = far.new_stream().unwrap();
+        let registered = far_pool.stream(Arc::clone(&stream)).unwrap();
+        let (second, other) = pooled.another();
+        // All that the first pool may have.
+        let values: Vec<u32> = (0..1 << 19).collect();
+        let slice = pooled.home.clone_htod(&values).unwrap();
+        slice.use_on(&other).unwrap();
+        // A block on the other device, so that the copy makes only its own calls.
+        drop(registered.alloc_zeros::<u32>(values.len()).unwrap());
+        standin.reset();
+        let copy = slice.copy_to(&registered).unwrap();
+        let [own, named, fars] = [&pooled.stream, &second, &stream].map(|stream| handle(stream));
+        let copied = Effect::Call("cuMemcpyPeerAsync".to_owned(), fars);
+        let waits = [
+            Effect::Record(own),
+            Effect::Wait(fars, own),
+            Effect::Record(named),
+            Effect::Wait(fars, named),
+            copied,
+        ];
+        assert_eq!(effects(standin), waits);
+        assert_eq!(copy.to_vec().unwrap(), values);
+        assert_eq!((copy.len(), copy.pool_stream() == registered), (values.len(), true));
+        // The next owner comes after a copy that is late: here home itself.
+        standin.hold(stream.cu_stream());
+        let late = slice.copy_to(&registered).unwrap();
+        drop(slice);
+        standin.reset();
+        let _next = pooled.home.alloc_zeros::<u8>(2 << 20).unwrap();
+        let all = effects(standin);
+        assert!(all.contains(&Effect::Wait(own, fars)), "{all:?}");
+        standin.release(stream.cu_stream());
+        assert_eq!(late.to_vec().unwrap(), values);
+        assert!(pooled.pool.take_error().is_none() && far_pool.take_error().is_none());
+    });
+}
+
+#[test]
+fn pools_of_all_devices_know_each_others_streams_and_may_use_each_others_memory() {
+    standin().with("STANDIN_DEVICES", 3).run(|standin| {
+        // They stay, so that the one that is current does.
+        let _contexts: Vec<_> = (0..3).map(|at| CudaContext::new(at).unwrap()).collect();
+        for growth in [Growth::Virtual, Growth::Segments] {
+            use_each_others_memory(standin, growth);
+        }
+    });
+}
+
+fn use_each_others_memory(standin: &Standin, growth: Growth) {
+    let current = standin.current_context();
+    let pools = CudaPools::configured(CudaBackend::open_all().unwrap(), move |builder| {
+        builder.growth(growth)
+    });
+    assert_eq!((pools.len(), standin.current_context()), (3, current));
+    let contexts: Vec<_> = (0..3).map(|at| CudaContext::new(at).unwrap()).collect();
+    let streams: Vec<_> = contexts.iter().map(|own| own.new_stream().unwrap()).collect();
+    let homes: Vec<_> = (streams.iter().enumerate())
+        .map(|(at, stream)| pools.pool(at).unwrap().stream(Arc::clone(stream)).unwrap())
+        .collect();
+    for (at, home) in homes.iter().enumerate() {
+        let slice = home.clone_htod(&[at as u8; 64]).unwrap();
+        for (other, context) in streams.iter().zip(&contexts) {
+            assert_eq!(read_on(&slice, other), slice.address());
+            // The device itself may touch it: a fill there is a kernel of that device.
+            // SAFETY: sound because the context is alive, the slice lives, and the stream waits for what
+            // was before.
+            unsafe {
+                result::ctx::set_current(context.cu_ctx()).unwrap();
+                result::memset_d8_async(slice.address(), 9, 64, other.cu_stream()).unwrap();
+            }
+            other.synchronize().unwrap();
+        }
+        assert_eq!(slice.to_vec().unwrap(), [9; 64]);
+        assert!(pools.pool(at).unwrap().take_error().is_none());
+    }
+    let scopes = pools.quiesce().unwrap();
+    assert_eq!(scopes.finish().len(), 3);
+    drop(homes);
+    pools.close().unwrap();
 }

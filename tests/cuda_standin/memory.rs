@@ -88,7 +88,7 @@ fn virtual_memory_is_used_where_the_device_has_it_and_the_program_wants_it() {
 fn peers_share_granules_by_access_and_segments_by_context() {
     standin().with("STANDIN_DEVICES", 2).run(|standin| {
         let (own, peer) = (CudaBackend::open(0).unwrap(), CudaBackend::open(1).unwrap());
-        own.allow_peer(&peer).unwrap();
+        own.allow_peer(&peer, false).unwrap();
         assert_eq!(standin.count("cuCtxEnablePeerAccess"), 0, "granules need none");
         let size = own.granularity().unwrap();
         let range = own.reserve_range(size).unwrap();
@@ -102,8 +102,8 @@ fn peers_share_granules_by_access_and_segments_by_context() {
 
         let own = own.with_plain_segments();
         let segment = own.alloc_segment(MIB).unwrap();
-        own.allow_peer(&peer).unwrap();
-        own.allow_peer(&peer).unwrap();
+        own.allow_peer(&peer, true).unwrap();
+        own.allow_peer(&peer, true).unwrap();
         let enabled = standin.log();
         let enabled = enabled.iter().filter(|logged| logged.name == "cuCtxEnablePeerAccess");
         let enabled: Vec<_> = enabled.map(|logged| (logged.context, logged.code)).collect();
@@ -111,5 +111,48 @@ fn peers_share_granules_by_access_and_segments_by_context() {
         assert_eq!(enabled, [(current, 0), (current, 704)], "the peer gains, and twice is fine");
         assert_eq!(fill_and_read(&peer, segment, Some(5)), [5; 4]);
         assert_eq!(standin.current_context(), current);
+    });
+}
+
+#[test]
+fn a_copy_between_devices_needs_no_access() {
+    standin().with("STANDIN_DEVICES", 2).run(|standin| {
+        let (own, peer) = (CudaBackend::open(0).unwrap(), CudaBackend::open(1).unwrap());
+        let stream = own.context().new_stream().unwrap();
+        let size = own.granularity().unwrap();
+        // Each can be reached by its own device alone.
+        let place = |backend: &CudaBackend| {
+            let range = backend.reserve_range(size).unwrap();
+            let granule = backend.create_granule(size).unwrap();
+            // SAFETY: sound because range and granule were just made, and are never given back.
+            unsafe {
+                backend.map(range, size, &granule).unwrap();
+                backend.set_access(range, size, &[]).unwrap();
+            }
+            range
+        };
+        let (to, from) = (place(&own), place(&peer));
+        fill_and_read(&peer, from, Some(6));
+        set_current(ptr::null_mut());
+        standin.reset();
+        // SAFETY: sound because both ranges are mapped, and the fill has returned.
+        unsafe { own.copy(&stream, to, &peer, from, size) }.unwrap();
+        let log = standin.log();
+        let copy = log.iter().find(|logged| logged.name == "cuMemcpyPeerAsync").unwrap();
+        let (context, handle) = (own.context().cu_ctx().addr(), stream.cu_stream().addr());
+        assert_eq!((copy.context, copy.stream, copy.code), (context, handle, 0));
+        assert_eq!(standin.current_context(), 0);
+        assert_eq!(fill_and_read(&own, to, None), [6; 4]);
+        // Within a context it is an ordinary copy, and on a stream that captures it is none.
+        standin.reset();
+        // SAFETY: as above; the copies have returned.
+        unsafe { own.copy(&stream, to, &own, to + size / 2, size / 2) }.unwrap();
+        assert_eq!(standin.count("cuMemcpyDtoDAsync_v2"), 1);
+        stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+        // SAFETY: as above.
+        let refused = unsafe { own.copy(&stream, to, &peer, from, size) }.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Capture);
+        stream.end_capture(sys::CUgraphInstantiate_flags(0)).unwrap();
+        assert_eq!(standin.count("cuMemcpyPeerAsync"), 0);
     });
 }

@@ -16,6 +16,16 @@ mod capture;
 mod common;
 #[path = "../counts.rs"]
 mod counts;
+#[path = "../hazards/device_copies.rs"]
+mod device_copies;
+#[path = "../hazards/device_pools.rs"]
+mod device_pools;
+#[path = "../hazards/device_scopes.rs"]
+mod device_scopes;
+#[path = "../hazards/device_threads.rs"]
+mod device_threads;
+#[path = "../hazards/devices.rs"]
+mod devices;
 #[path = "../hazards/end.rs"]
 mod end;
 #[path = "../hazards/errors.rs"]

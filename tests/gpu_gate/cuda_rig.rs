@@ -33,14 +33,33 @@ pub(crate) struct Gpu {
 impl Gpu {
     pub(crate) fn open() -> &'static Gpu {
         static GPU: OnceLock<Gpu> = OnceLock::new();
-        let gpu = GPU.get_or_init(Gpu::make);
+        let gpu = GPU.get_or_init(|| Gpu::make(Card::open()));
         // SAFETY: the context lives as long as the process.
         unsafe { result::ctx::set_current(gpu.card.context.cu_ctx()) }.expect("it can be set");
         gpu
     }
 
-    fn make() -> Gpu {
-        let card = Card::open();
+    /// The first two devices, if there are two that can use each other's memory. Otherwise says loudly that
+    /// there are not.
+    pub(crate) fn open_pair() -> Option<[&'static Gpu; 2]> {
+        static SECOND: OnceLock<Option<Gpu>> = OnceLock::new();
+        let first = Gpu::open();
+        let second = SECOND.get_or_init(|| Some(Gpu::make(Card::of(CudaBackend::open(1).ok()?))));
+        let Some(second) = second else {
+            eprintln!("SKIPPED: there is no second GPU");
+            return None;
+        };
+        let [own, other] = [first, second].map(|gpu| &gpu.card.own);
+        if own.allow_peer(other, false).and_then(|()| other.allow_peer(own, false)).is_err() {
+            eprintln!("SKIPPED: the first two GPUs cannot use each other's memory");
+            return None;
+        }
+        // SAFETY: the context lives as long as the process.
+        unsafe { result::ctx::set_current(first.card.context.cu_ctx()) }.expect("it can be set");
+        Some([first, second])
+    }
+
+    fn make(card: Card) -> Gpu {
         let _entered = Entered::new(&card.context);
         let gates = Gates::new(card.kernels.hold);
         gates.warm_up(&card.context, &card.first);

@@ -47,6 +47,27 @@ const MUST: &[(Fault, &str)] = &[
     (Fault::PerThreadStream, "h43_the_per_thread_stream_is_refused"),
 ];
 
+/// The same of the tests on two devices.
+const MUST_OF_PAIRS: &[(Fault, &str)] = &[
+    (Fault::SkipWait, "s4_h09_the_next_owner_waits_for_a_late_writer_of_the_other_device"),
+    (Fault::SkipWait, "s4_a_copy_waits_for_the_original"),
+    (Fault::UnfinishedTaken, "s4_h34_what_the_other_device_still_writes_is_deferred"),
+    (Fault::SkipSynchronize, "s4_h34_a_scope_of_both_begins_when_the_other_devices_gate_opens"),
+    (Fault::UseOnWithoutWait, "s4_h10_the_other_device_waits_for_what_home_has_queued"),
+    (Fault::OwnDeviceForAll, "s4_h60_trim_leaves_what_the_other_device_still_writes"),
+    (Fault::OwnDeviceForAll, "s4_m4_nothing_is_moved_that_the_other_device_still_writes"),
+    (Fault::ForeignForgotten, "s4_h09_the_next_owner_waits_for_a_late_writer_of_the_other_device"),
+    (Fault::ForeignForgotten, "s4_s7_close_waits_for_the_other_device"),
+    (Fault::ForeignForgotten, "s4_the_originals_next_owner_waits_for_the_copy"),
+    (
+        Fault::EventOfAnotherContext,
+        "s4_h09_the_next_owner_waits_for_a_late_writer_of_the_other_device",
+    ),
+    (Fault::SegmentsClosed, "s4_h10_the_other_device_waits_for_what_home_has_queued"),
+    (Fault::CopyTooEarly, "s4_a_copy_waits_for_the_original"),
+    (Fault::CopyNotNamed, "s4_the_originals_next_owner_waits_for_the_copy"),
+];
+
 /// Only a real device is slow enough to be met between the two steps.
 const MUST_ON_GPU: &[(Fault, &str)] =
     &[(Fault::PublishEarly, "h21_an_event_is_seen_only_once_recorded")];
@@ -182,4 +203,17 @@ fn on_a_gpu_every_fault_fires() {
 #[test]
 fn on_the_simulated_device_every_fault_fires() {
     every_fault_fires("simulated", MUST);
+}
+
+#[test]
+#[ignore = "needs two CUDA devices"]
+fn on_two_gpus_every_fault_fires() {
+    if crate::cuda_rig::Gpu::open_pair().is_some() {
+        every_fault_fires("gpu_pair", MUST_OF_PAIRS);
+    }
+}
+
+#[test]
+fn on_two_simulated_devices_every_fault_fires() {
+    every_fault_fires("simulated_pair", MUST_OF_PAIRS);
 }

@@ -14,6 +14,8 @@
 //!       --include-ignored --test-threads=1 --nocapture
 //! ```
 //!
+//! Those of two devices run on `gpu_pair::…` and `simulated_pair::…`; on a machine with one GPU they say SKIPPED.
+//!
 //! The variable gives the driver more queues of the hardware, so that fewer streams hold each other up.
 
 #![cfg(target_os = "linux")]
@@ -30,6 +32,7 @@ mod exit;
 #[cfg(feature = "faults")]
 mod faults;
 mod ordering;
+mod pairs;
 mod remap;
 mod rig;
 mod scopes;
@@ -95,4 +98,45 @@ gate_tests! {
     end::h60_trim_leaves_what_is_in_flight,
     remap::m4_only_what_has_finished_is_moved,
     remap::m4_an_old_place_is_unmapped_beside_running_work,
+}
+
+macro_rules! pair_tests {
+    ($($file:ident::$test:ident,)*) => {
+        mod gpu_pair {
+            $(
+                #[test]
+                #[ignore = "needs two CUDA devices"]
+                fn $test() {
+                    if let Some([near, far]) = crate::cuda_rig::Gpu::open_pair() {
+                        crate::$file::$test(near, far);
+                    }
+                }
+            )*
+        }
+
+        mod simulated_pair {
+            $(
+                #[test]
+                fn $test() {
+                    let [near, far] = crate::sim_rig::Sim::open_pair();
+                    crate::$file::$test(&near, &far);
+                }
+            )*
+        }
+    };
+}
+
+pair_tests! {
+    pairs::without_a_wait_the_checks_fire_across_devices,
+    pairs::a_synchronize_of_one_device_does_not_wait_for_the_other,
+    pairs::s4_h09_the_next_owner_waits_for_a_late_writer_of_the_other_device,
+    pairs::s4_h10_the_other_device_waits_for_what_home_has_queued,
+    pairs::s4_h60_trim_leaves_what_the_other_device_still_writes,
+    pairs::s4_m4_nothing_is_moved_that_the_other_device_still_writes,
+    pairs::s4_h34_a_scope_of_both_begins_when_the_other_devices_gate_opens,
+    pairs::s4_h34_what_the_other_device_still_writes_is_deferred,
+    pairs::s4_s7_close_waits_for_the_other_device,
+    pairs::s4_a_copy_waits_for_the_original,
+    pairs::s4_the_originals_next_owner_waits_for_the_copy,
+    pairs::s4_h51_a_capture_survives_what_the_other_device_does,
 }

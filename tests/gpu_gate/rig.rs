@@ -111,6 +111,23 @@ impl<'a, R: Rig> Lab<'a, R> {
         Lab { rig, pool, own: rig.backend() }
     }
 
+    /// The same growth on two devices, each with a pool whose memory the other may use; the first has so many
+    /// bytes, all taken from the device before.
+    pub(crate) fn pair(
+        near: &'a R,
+        far: &'a R,
+        growth: Growth,
+        bytes: u64,
+    ) -> (Lab<'a, R>, Lab<'a, R>) {
+        let near = Lab::with(near, |builder| {
+            builder.growth(growth).limit(bytes).peer_devices([far.backend()])
+        });
+        near.pool.reserve(bytes).expect("the device has so much");
+        let far = Lab::with(far, |builder| builder.growth(growth).peers([&near.pool]));
+        far.pool.reserve(bytes).expect("the device has so much");
+        (near, far)
+    }
+
     /// New streams, registered, none of which holds up another.
     pub(crate) fn streams<const N: usize>(&self) -> [Stream<R>; N] {
         self.rig.independent::<N>().map(|raw| self.register(raw))
@@ -163,7 +180,7 @@ impl<'a, R: Rig> Lab<'a, R> {
     }
 
     /// Whether all that is on the stream by now finishes in this time.
-    fn finishes_within(&self, stream: &Stream<R>, time: Duration) -> bool {
+    pub(crate) fn finishes_within(&self, stream: &Stream<R>, time: Duration) -> bool {
         self.raw_finishes_within(stream.raw(), time)
     }
 

@@ -16,6 +16,13 @@ impl Sim {
         Sim(device)
     }
 
+    /// Two devices of one machine.
+    pub(crate) fn open_pair() -> [Sim; 2] {
+        let [first, second] = SimDevice::several(1, 2).try_into().expect("two devices");
+        SimDevice::set_current_context(Some(streampool::Backend::context_id(&first)));
+        [Sim(first), Sim(second)]
+    }
+
     fn launch(&self, stream: &SimStream, kernel: Kernel) {
         self.0.launch(stream, kernel).expect("the launch succeeds");
     }

@@ -94,6 +94,12 @@ pub(crate) enum Entry {
         stamp: u64,
         ns: u64,
     },
+    Copy {
+        stream: u64,
+        to: u64,
+        from: u64,
+        bytes: u64,
+    },
     Check {
         stream: u64,
         address: u64,
@@ -327,8 +333,21 @@ unsafe impl<B: Backend> Backend for Recorder<B> {
         self.log.calls(Entry::Unmap { address, bytes }, call)
     }
 
-    fn allow_peer(&self, peer: &Self) -> Result<(), B::Error> {
-        self.inner.allow_peer(&peer.inner)
+    fn allow_peer(&self, peer: &Self, segments: bool) -> Result<(), B::Error> {
+        self.inner.allow_peer(&peer.inner, segments)
+    }
+
+    unsafe fn copy(
+        &self,
+        stream: &Stream<B>,
+        to: u64,
+        source: &Self,
+        from: u64,
+        bytes: u64,
+    ) -> Result<(), B::Error> {
+        // SAFETY: the caller's promises are the inner verb's.
+        let call = || unsafe { self.inner.copy(stream.raw(), to, &source.inner, from, bytes) };
+        self.log.calls(Entry::Copy { stream: stream.0.number, to, from, bytes }, call)
     }
 
     fn create_event(&self) -> Result<Self::Event, B::Error> {

@@ -116,6 +116,10 @@ impl Replay {
             Entry::Check { stream, address, bytes, stamp } => {
                 self.launch(stream, Kernel::new().expects(self.here(address), bytes, stamp))
             }
+            Entry::Copy { stream, to, from, bytes } => {
+                let kernel = Kernel::new().copies(self.here(to), self.here(from), bytes);
+                self.launch(stream, kernel)
+            }
             memory => self.step_of_memory(memory),
         }
     }

@@ -6,6 +6,11 @@
 
 mod capture;
 mod common;
+mod device_copies;
+mod device_pools;
+mod device_scopes;
+mod device_threads;
+mod devices;
 mod end;
 mod errors;
 mod memory;

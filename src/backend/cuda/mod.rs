@@ -98,6 +98,22 @@ impl CudaBackend {
         backend
     }
 
+    /// Backends for the primary contexts of all devices, by ordinal. On each that has no context yet one is
+    /// made, which takes some of its memory.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open).
+    pub fn open_all() -> Result<Vec<CudaBackend>, CudaError> {
+        let count = {
+            let _in_flight = InFlight::enter("cuDeviceGetCount")?;
+            initialize()?;
+            let count = result::device::get_count();
+            count.map_err(|error| CudaError::driver("cuDeviceGetCount", error.0))?
+        };
+        (0..count as usize).map(CudaBackend::open).collect()
+    }
+
     /// A backend for a context that the program already has.
     ///
     /// It grows by virtual memory where the device has it. See
@@ -230,15 +246,20 @@ fn release<T>(context: sys::CUcontext, call: &'static str, handle: T) {
 fn open_context(ordinal: usize) -> Result<Arc<CudaContext>, CudaError> {
     let call = "cuDevicePrimaryCtxRetain";
     let _in_flight = InFlight::enter(call)?;
-    if !driver_is_present() {
-        return Err(CudaError::no_driver("cuInit"));
-    }
-    result::init().map_err(|error| CudaError::driver("cuInit", error.0))?;
+    initialize()?;
     let found = current()?;
     let context = CudaContext::new(ordinal).map_err(|error| CudaError::driver(call, error.0));
     // Also after a failure, which may come after the change.
     set_current(found)?;
     context
+}
+
+/// `cuInit`, with an error for a missing driver. The caller has passed the gate.
+fn initialize() -> Result<(), CudaError> {
+    if !driver_is_present() {
+        return Err(CudaError::no_driver("cuInit"));
+    }
+    result::init().map_err(|error| CudaError::driver("cuInit", error.0))
 }
 
 /// What is found in the place of two functions when cudarc was built to link the driver, and so does not

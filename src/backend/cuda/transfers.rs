@@ -106,6 +106,24 @@ pub(crate) unsafe fn copy(
     })
 }
 
+/// Copies from one context to another.
+///
+/// # Safety
+///
+/// Each range is memory of the context beside it, both contexts live, and nothing that the stream does not
+/// wait for uses either.
+pub(crate) unsafe fn copy_between(
+    stream: &CudaStream,
+    (to, own): (u64, sys::CUcontext),
+    (from, other): (u64, sys::CUcontext),
+    bytes: usize,
+) -> Result<(), CudaError> {
+    submit(stream, "cuMemcpyPeerAsync", || {
+        // SAFETY: sound because of this function's own condition; the stream lives.
+        unsafe { sys::cuMemcpyPeerAsync(to, own, from, other, bytes, stream.cu_stream()) }
+    })
+}
+
 /// Blocks until all that is on a stream has finished: for when an event of the pool's could not say so
 /// and memory of the host is at stake. The stream is not capturing.
 pub(crate) fn drain(stream: &CudaStream) -> Result<(), CudaError> {

@@ -5,7 +5,7 @@ use cudarc::driver::{CudaStream, sys};
 use super::context_number::number_of;
 use super::thread::Captures;
 use super::virtual_memory::{Access, accesses};
-use super::{CudaBackend, CudaError, Event, Granule, call_in, release};
+use super::{CudaBackend, CudaError, Event, Granule, call_in, release, transfers};
 use crate::backend::{Backend, ErrorKind, MemoryInfo, StreamIdentity, StreamKind};
 use crate::sync::Arc;
 
@@ -204,7 +204,9 @@ unsafe impl Backend for CudaBackend {
         })
     }
 
-    fn allow_peer(&self, peer: &CudaBackend) -> Result<(), CudaError> {
+    /// Plain segments are opened by giving the peer's context access to *all* plain memory of this one, also
+    /// that of other code: so only where they are wanted.
+    fn allow_peer(&self, peer: &CudaBackend, segments: bool) -> Result<(), CudaError> {
         let (own, other) = (&*self.context, &*peer.context);
         if own.cu_ctx() == other.cu_ctx() {
             return Ok(());
@@ -221,7 +223,7 @@ unsafe impl Backend for CudaBackend {
         if can_access == 0 {
             return Err(CudaError::driver(call, Code::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED));
         }
-        if self.granularity.is_some() {
+        if !segments {
             return Ok(());
         }
         // It is the current context that gains access to the one named.
@@ -233,6 +235,28 @@ unsafe impl Backend for CudaBackend {
             Err(error) if error.is(Code::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) => Ok(()),
             enabled => enabled,
         }
+    }
+
+    /// Between contexts by the peer copy: where the devices have no access to each other, it alone copes with
+    /// memory that is not from `cuMemAlloc` (as PyTorch's allocator found, `CUDACachingAllocator.cpp`,
+    /// `memcpyAsync`), and goes by way of the host if it must.
+    unsafe fn copy(
+        &self,
+        stream: &Arc<CudaStream>,
+        to: u64,
+        source: &CudaBackend,
+        from: u64,
+        bytes: u64,
+    ) -> Result<(), CudaError> {
+        let (own, other) = (self.context.cu_ctx(), source.context.cu_ctx());
+        if own == other {
+            let bytes = length("cuMemcpyDtoDAsync", bytes)?;
+            // SAFETY: sound because the caller vouches for both ranges and their order.
+            return unsafe { transfers::copy(stream, to, from, bytes) };
+        }
+        let bytes = length("cuMemcpyPeerAsync", bytes)?;
+        // SAFETY: sound because the caller vouches for both ranges and their order, and both contexts live.
+        unsafe { transfers::copy_between(stream, (to, own), (from, other), bytes) }
     }
 
     /// Without timing: an event that keeps time costs the device more.

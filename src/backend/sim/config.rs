@@ -104,7 +104,7 @@ pub struct Costs {
     pub synchronize: u64,
     /// Ask whether a stream captures.
     pub is_capturing: u64,
-    /// Launch a kernel.
+    /// Launch a kernel, or submit a copy.
     pub launch: u64,
     /// Memory information.
     pub memory_info: u64,
@@ -170,7 +170,7 @@ impl Costs {
             Call::Query => self.query_pending,
             Call::SynchronizeEvent | Call::SynchronizeContext => self.synchronize,
             Call::IsCapturing => self.is_capturing,
-            Call::Launch => self.launch,
+            Call::Launch | Call::Copy => self.launch,
             Call::MemoryInfo => self.memory_info,
             Call::ReserveRange | Call::ReleaseRange => self.range,
             Call::AllowPeer => self.allow_peer,

@@ -97,6 +97,8 @@ calls! {
     Unmap, unmaps, "unmap";
     /// Let a peer device use this one's memory.
     AllowPeer, peer_allows, "allow peer";
+    /// Copy memory, within a device or from another one.
+    Copy, copies, "copy";
     /// Launch a kernel (or a graph): the user's call, which no pool makes.
     Launch, launches, "launch";
 }
@@ -108,6 +110,7 @@ impl Call {
         matches!(
             self,
             Call::Launch
+                | Call::Copy
                 | Call::Record
                 | Call::RecordContext
                 | Call::Wait

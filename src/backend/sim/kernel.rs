@@ -55,6 +55,27 @@ impl Kernel {
         self.access(address, bytes, Mode::Expect(stamp))
     }
 
+    /// It copies these bytes: reads them at `from`, and writes them at `to`, with what was written there
+    /// last ([`expects`](Self::expects) finds the same stamps). The ranges do not overlap.
+    pub fn copies(self, to: u64, from: u64, bytes: u64) -> Self {
+        self.access(from, bytes, Mode::Read).access(to, bytes, Mode::Copy(from))
+    }
+
+    /// The driver's copy between two devices: each range is reached as its own device reaches it.
+    pub(super) fn copy_between(
+        (to, own): (u64, usize),
+        (from, source): (u64, usize),
+        bytes: u64,
+    ) -> Self {
+        let mut copy = Kernel::new().copies(to, from, bytes);
+        for (access, device) in copy.accesses.iter_mut().zip([source, own]) {
+            access.device = Some(device);
+        }
+        // No figure of a real machine: enough that a copy to another device takes longer.
+        let speed = if own == source { 2000 } else { 200 };
+        copy.taking(Kernel::DEFAULT_NS + bytes / speed)
+    }
+
     /// It takes this long, in nanoseconds of virtual time.
     pub fn taking(mut self, ns: u64) -> Self {
         self.duration = Some(ns);
@@ -85,7 +106,8 @@ impl Kernel {
 
     fn access(mut self, address: u64, bytes: u64, mode: Mode) -> Self {
         if bytes > 0 {
-            self.accesses.push(Access { address, bytes, mode, physical: UNRESOLVED });
+            let (physical, device) = (UNRESOLVED, None);
+            self.accesses.push(Access { address, bytes, mode, physical, device });
         }
         self
     }
@@ -113,6 +135,14 @@ pub(super) enum Mode {
     Read,
     Write,
     Expect(u64),
+    /// A write of what is at this address, which the access before this one reads.
+    Copy(u64),
+}
+
+impl Mode {
+    pub(super) fn writes(self) -> bool {
+        matches!(self, Mode::Write | Mode::Copy(_))
+    }
 }
 
 /// Not looked up, or not one piece of physical memory.
@@ -125,6 +155,9 @@ pub(super) struct Access {
     pub(super) mode: Mode,
     /// Where the bytes were when the operation was submitted.
     pub(super) physical: u64,
+    /// The device that reaches the bytes, where it is not the stream's: in a copy by the driver, which needs
+    /// no access, and which a pool makes into memory that it has not handed out yet.
+    pub(super) device: Option<usize>,
 }
 
 pub(super) type GateId = usize;

@@ -94,8 +94,9 @@ impl Oracle {
         for access in accesses {
             let end = access.address.saturating_add(access.bytes);
             let mut at = access.address;
+            let device = access.device.unwrap_or(submission.context);
             while at < end {
-                let Some(piece) = memory.piece_at(submission.context, at, end - at) else {
+                let Some(piece) = memory.piece_at(device, at, end - at) else {
                     let next = memory.next_mapped(at).unwrap_or(end).min(end);
                     self.untouchable(HazardKind::Unmapped, submission, access, at, next - at);
                     at = next;
@@ -130,7 +131,7 @@ impl Oracle {
             };
             let physical = piece.physical + (at - piece.address);
             let part = Piece { address: at, bytes: stop - at, physical, ..*piece };
-            if owner.is_none() {
+            if owner.is_none() && access.device.is_none() {
                 self.untouchable(HazardKind::Lifetime, submission, access, at, stop - at);
             }
             self.note_use(submission, access, &part, owner.as_ref());
@@ -146,7 +147,7 @@ impl Oracle {
         owner: Option<&Owner>,
     ) {
         let &Submission { op, timeline, clock, .. } = submission;
-        let write = access.mode == Mode::Write;
+        let write = access.mode.writes();
         let number = owner.map_or(0, |owner| owner.number);
         let new = Use { op, timeline, owner: number, mapping: piece.mapping };
         let order = Order { timeline, clock, done: &self.done };
@@ -208,7 +209,7 @@ impl Oracle {
         address: u64,
         bytes: u64,
     ) {
-        let what = if access.mode == Mode::Write { What::Write } else { What::Read };
+        let what = if access.mode.writes() { What::Write } else { What::Read };
         let &Submission { op, timeline, context, .. } = submission;
         let later = self.side(Entry { op, address, bytes, timeline, owner: 0, what });
         let missing = match kind {
@@ -274,7 +275,17 @@ impl Oracle {
         (stamp, changes): (u64, u64),
     ) -> bool {
         let written = Written { stamp, op, timeline };
+        let mut source = context;
         for access in accesses {
+            let context = access.device.unwrap_or(context);
+            if let Mode::Copy(from) = access.mode {
+                // The source was reached just before, by the access that reads it.
+                if !self.execute_copy(memory, written, (access, context), (from, source)) {
+                    return false;
+                }
+                continue;
+            }
+            source = context;
             if access.physical != UNRESOLVED && changes == memory.changes {
                 self.execute_piece(written, access, access.address, access.physical, access.bytes);
                 continue;
@@ -311,7 +322,44 @@ impl Oracle {
                 None => self.contents.set(range, written),
             },
             Mode::Expect(stamp) => self.expect(written, stamp, address, range),
+            Mode::Copy(_) => unreachable!("a copy is executed as a whole"),
         }
+    }
+
+    /// Copies what is at `from`, as the device `source` reaches it. What was never written is not there.
+    fn execute_copy(
+        &mut self,
+        memory: &Memory,
+        written: Written,
+        (access, context): (&Access, usize),
+        (from, source): (u64, usize),
+    ) -> bool {
+        let mut done = 0;
+        while done < access.bytes {
+            let left = access.bytes - done;
+            let reached = |context, address| {
+                memory.piece_at(context, address, left).filter(|piece| piece.accessible)
+            };
+            let (Some(to), Some(from)) =
+                (reached(context, access.address + done), reached(source, from + done))
+            else {
+                return false;
+            };
+            let bytes = to.bytes.min(from.bytes);
+            let range = from.physical..from.physical + bytes;
+            let found: Vec<(Range<u64>, u64)> = (self.contents.overlapping(&range))
+                .map(|(part, own)| {
+                    (part.start.max(range.start)..part.end.min(range.end), own.stamp)
+                })
+                .collect();
+            self.contents.remove(&(to.physical..to.physical + bytes));
+            for (part, stamp) in found {
+                let at = |physical: u64| to.physical + (physical - from.physical);
+                self.contents.set(at(part.start)..at(part.end), Written { stamp, ..written });
+            }
+            done += bytes;
+        }
+        true
     }
 
     fn expect(&mut self, reader: Written, stamp: u64, address: u64, range: Range<u64>) {

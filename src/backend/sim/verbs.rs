@@ -4,6 +4,7 @@ use super::counts::Call;
 use super::device::SimDevice;
 use super::error::{SimError, SimErrorCode as Code};
 use super::handles::{SimEvent, SimGranule, SimStream};
+use super::kernel::Kernel;
 use super::state::{By, State};
 use crate::backend::{Backend, ErrorKind, MemoryInfo, StreamIdentity};
 
@@ -124,11 +125,32 @@ unsafe impl Backend for SimDevice {
         self.call(Call::Unmap, |state| state.unmap(self.context, address, bytes))
     }
 
-    fn allow_peer(&self, peer: &SimDevice) -> Result<(), SimError> {
+    fn allow_peer(&self, peer: &SimDevice, segments: bool) -> Result<(), SimError> {
         self.call(Call::AllowPeer, |state| {
             let peer = self.peer(peer)?;
-            state.memory.allow_peer(self.context, peer);
+            if segments {
+                state.memory.allow_peer(self.context, peer);
+            }
             Ok(())
+        })
+    }
+
+    unsafe fn copy(
+        &self,
+        stream: &SimStream,
+        to: u64,
+        source: &SimDevice,
+        from: u64,
+        bytes: u64,
+    ) -> Result<(), SimError> {
+        self.call(Call::Copy, |state| {
+            let stream = self.own_timeline(state, stream)?;
+            let source = self.peer(source)?;
+            if state.is_capturing(stream) {
+                return Err(Code::CaptureUnsupported);
+            }
+            let mut copy = Kernel::copy_between((to, self.context), (from, source), bytes);
+            state.launch(stream, &mut copy)
         })
     }
 

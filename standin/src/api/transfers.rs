@@ -97,14 +97,18 @@ extern "C" fn cuMemcpyDtoD_v2(to: usize, from: usize, bytes: usize) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyPeerAsync(
     to: usize,
-    _to_context: usize,
+    to_context: usize,
     from: usize,
-    _from_context: usize,
+    from_context: usize,
     bytes: usize,
     stream: usize,
 ) -> u32 {
     let call = call("cuMemcpyPeerAsync").on(stream);
-    call.run(|driver| put(driver, stream, Op::Copy { to, from, bytes }))
+    call.run(|driver| {
+        let (own, other) = (driver.context(to_context)?, driver.context(from_context)?);
+        let (to, from) = ((own.device, to), (other.device, from));
+        put(driver, stream, Op::PeerCopy { to, from, bytes })
+    })
 }
 
 #[unsafe(no_mangle)]
