@@ -14,7 +14,8 @@ struct Cub final : Peer {
   }
   void free(void* pointer, std::size_t, cudaStream_t) override { allocator.DeviceFree(pointer); }
   std::size_t reserved() override {
-    return allocator.cached_bytes.free + allocator.cached_bytes.live;
+    auto& bytes = allocator.cached_bytes[0];
+    return bytes.free + bytes.live;
   }
 };
 }  // namespace
