@@ -3,6 +3,7 @@
 //! All control flow is here and in the files below: they take decisions from the heap and from `order`
 //! under the locks, and call the backend outside them.
 
+mod ask;
 mod backing;
 mod central;
 mod driver;
@@ -22,6 +23,7 @@ mod retire;
 mod settle;
 mod snapshot;
 mod steal;
+mod target;
 mod trim;
 #[cfg(feature = "cuda")]
 mod uses;

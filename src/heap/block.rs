@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::request::Part;
 use crate::fault::seeded;
 use crate::order::{Stamps, TimelineId};
 
@@ -14,6 +15,14 @@ impl BlockId {
     pub(crate) const LOWEST: BlockId = BlockId(0);
     /// No block.
     pub(crate) const NONE: BlockId = BlockId(u32::MAX);
+
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+
+    pub(super) fn from_number(number: u32) -> BlockId {
+        BlockId(number)
+    }
 
     pub(crate) fn is_none(self) -> bool {
         self == BlockId::NONE
@@ -45,6 +54,8 @@ pub(crate) struct Block {
     /// The neighbour that begins where this block ends, in the same segment.
     pub(crate) above: BlockId,
     pub(crate) state: State,
+    /// That of its segment.
+    pub(crate) part: Part,
     /// Whose buffer or stream list has it; [`TimelineId::LOWEST`] while nobody's has.
     pub(crate) home: TimelineId,
     /// What must come before the next use; meaningless while a buffer or a stream list has it.
@@ -78,10 +89,10 @@ impl BlockMap {
     }
 
     /// A block with no neighbours: a whole segment.
-    pub(crate) fn insert(&mut self, address: u64, bytes: u64, state: State) -> BlockId {
+    pub(crate) fn insert(&mut self, address: u64, bytes: u64, part: Part, state: State) -> BlockId {
         let (below, above) = (BlockId::NONE, BlockId::NONE);
         let (home, stamps) = (TimelineId::LOWEST, Stamps::Clean);
-        self.place(Block { address, bytes, below, above, state, home, stamps })
+        self.place(Block { address, bytes, below, above, state, part, home, stamps })
     }
 
     /// Cuts a block in two; the upper part is new and has the same state and stamps.
@@ -98,6 +109,7 @@ impl BlockMap {
             below: id,
             above: block.above,
             state: block.state,
+            part: block.part,
             home: block.home,
             stamps: match seeded!(SplitDropsStamps) {
                 true => Stamps::Clean,

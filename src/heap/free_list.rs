@@ -1,57 +1,242 @@
 //! Free blocks by size, then by address: the smallest that fits, and of those the lowest.
 
-use std::collections::BTreeSet;
+use std::fmt;
 
 use super::block::BlockId;
+use super::request::{Part, Request};
+use super::size_class::GRAIN;
 
-/// A set of free blocks.
+/// How many entries lie in a row at most.
+const LEAF: usize = 64;
+
+/// A set of free blocks, sorted: entries in rows, each of which fits into a few cache lines, so that a change
+/// moves few bytes and asks the host's allocator for memory once in many.
 #[derive(Debug, Default)]
 pub(crate) struct FreeList {
-    blocks: BTreeSet<Entry>,
+    /// None is empty, but the only one may be.
+    leaves: Vec<Vec<Entry>>,
 }
 
-/// Where a free block lies. The order is the order of choice: size first, then address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Entry {
-    pub(crate) bytes: u64,
-    pub(crate) address: u64,
-    pub(crate) id: BlockId,
-}
+/// Where a free block lies. The order is the order of choice: in each part size first, then address. It is
+/// one number, since a search compares a dozen of them: part, size, address, and the block's name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Entry(u128);
+
+const NAME_BITS: u32 = 32;
+/// Sizes and addresses are in grains.
+const ADDRESS_BITS: u32 = u64::BITS - GRAIN.trailing_zeros();
+const SIZE_BITS: u32 = u128::BITS - 1 - ADDRESS_BITS - NAME_BITS;
 
 impl Entry {
+    pub(crate) fn new(part: Part, bytes: u64, address: u64, id: BlockId) -> Entry {
+        debug_assert!(bytes / GRAIN < 1 << SIZE_BITS);
+        let part = u128::from(part == Part::Large) << SIZE_BITS;
+        let sized = (part | u128::from(bytes / GRAIN)) << ADDRESS_BITS;
+        Entry((sized | u128::from(address / GRAIN)) << NAME_BITS | u128::from(id.number()))
+    }
+
+    /// Sorts before every entry of a part whose block has this size or a larger one, and behind all others
+    /// of the part.
+    fn lowest(part: Part, bytes: u64) -> Entry {
+        Entry::new(part, bytes.next_multiple_of(GRAIN), 0, BlockId::LOWEST)
+    }
+
+    pub(crate) fn id(self) -> BlockId {
+        BlockId::from_number(self.0 as u32)
+    }
+
+    pub(crate) fn address(self) -> u64 {
+        // The lowest bits of the size are above it, and are shifted out.
+        ((self.0 >> NAME_BITS) as u64) << GRAIN.trailing_zeros()
+    }
+
+    pub(crate) fn bytes(self) -> u64 {
+        ((self.0 >> (NAME_BITS + ADDRESS_BITS)) as u64 & ((1 << SIZE_BITS) - 1)) * GRAIN
+    }
+
+    pub(crate) fn part(self) -> Part {
+        if self.0 >> (u128::BITS - 1) == 0 { Part::Small } else { Part::Large }
+    }
+
     /// Whether `bytes` bytes aligned to `align` fit into this block.
-    pub(crate) fn fits(&self, bytes: u64, align: u64) -> bool {
-        self.address.next_multiple_of(align) - self.address + bytes <= self.bytes
+    fn fits(self, bytes: u64, align: u64) -> bool {
+        self.address().next_multiple_of(align) - self.address() + bytes <= self.bytes()
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (address, bytes) = (self.address(), self.bytes());
+        write!(f, "{:?} at {address:#x}, {bytes} bytes, {:?}", self.id(), self.part())
     }
 }
 
 impl FreeList {
-    pub(crate) fn insert(&mut self, entry: Entry) {
-        let fresh = self.blocks.insert(entry);
-        debug_assert!(fresh, "block {entry:?} is on the list already");
+    /// Where an entry is, or belongs: in which leaf, and where there.
+    fn locate(&self, entry: Entry) -> (usize, usize) {
+        let is_below = |leaf: &Vec<Entry>| leaf.last().is_some_and(|last| *last < entry);
+        let at = match self.leaves.len() {
+            0 | 1 => 0,
+            _ => self.leaves.partition_point(is_below),
+        };
+        let within = self.leaves.get(at).map_or(0, |leaf| leaf.partition_point(|own| *own < entry));
+        (at, within)
     }
 
-    pub(crate) fn remove(&mut self, entry: &Entry) {
-        let was = self.blocks.remove(entry);
-        debug_assert!(was, "block {entry:?} is not on its list");
+    pub(crate) fn insert(&mut self, entry: Entry) {
+        let (at, within) = match self.locate(entry) {
+            (0, 0) if self.leaves.is_empty() => {
+                self.leaves.push(Vec::with_capacity(LEAF / 8));
+                (0, 0)
+            }
+            // Behind all that there is.
+            (at, _) if at == self.leaves.len() => (at - 1, self.leaves[at - 1].len()),
+            found => found,
+        };
+        let leaf = &mut self.leaves[at];
+        debug_assert!(leaf.get(within) != Some(&entry), "{entry:?} is on the list already");
+        leaf.insert(within, entry);
+        if leaf.len() > LEAF {
+            let upper = leaf.split_off(LEAF / 2);
+            self.leaves.insert(at + 1, upper);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, entry: Entry) {
+        let (at, within) = self.locate(entry);
+        let was = self.leaves[at].remove(within);
+        debug_assert!(was == entry, "{entry:?} is not on its list");
+        let left = self.leaves[at].len();
+        let next = self.leaves.get(at + 1).map(Vec::len);
+        if next.is_some_and(|next| left + next <= LEAF / 2) {
+            let next = self.leaves.remove(at + 1);
+            self.leaves[at].extend(next);
+        } else if left == 0 && self.leaves.len() > 1 {
+            self.leaves.remove(at);
+        }
     }
 
     /// The blocks that fit, the best first.
-    pub(crate) fn fitting(&self, bytes: u64, align: u64) -> impl Iterator<Item = Entry> + '_ {
-        let lowest = Entry { bytes, address: 0, id: BlockId::LOWEST };
-        self.blocks.range(lowest..).copied().filter(move |entry| entry.fits(bytes, align))
+    pub(crate) fn fitting(&self, request: &Request) -> impl Iterator<Item = Entry> + '_ {
+        let Request { bytes, align, part } = *request;
+        self.from(Entry::lowest(part, bytes))
+            .take_while(move |entry| entry.part() == part)
+            .filter(move |entry| entry.fits(bytes, align))
     }
 
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Entry> + '_ {
-        self.blocks.iter().copied()
+    /// The best block that fits.
+    pub(crate) fn best(&self, request: &Request) -> Option<Entry> {
+        let Request { bytes, align, part } = *request;
+        let (mut at, mut within) = self.locate(Entry::lowest(part, bytes));
+        loop {
+            let leaf = self.leaves.get(at)?;
+            for own in &leaf[within..] {
+                if own.part() != part {
+                    return None;
+                }
+                if own.fits(bytes, align) {
+                    return Some(*own);
+                }
+            }
+            (at, within) = (at + 1, 0);
+        }
+    }
+
+    /// The entries from one on.
+    fn from(&self, entry: Entry) -> impl Iterator<Item = Entry> + '_ {
+        let (at, within) = self.locate(entry);
+        let first = self.leaves.get(at).map_or(&[][..], |leaf| &leaf[within..]);
+        let others = self.leaves.get(at + 1..).unwrap_or_default();
+        first.iter().chain(others.iter().flatten()).copied()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.leaves.iter().flatten().copied()
     }
 
     /// The size of the largest block, in bytes.
     pub(crate) fn largest(&self) -> u64 {
-        self.blocks.last().map_or(0, |entry| entry.bytes)
+        let last_of = |leaf: &Vec<Entry>| leaf.last().map_or(0, |last| last.bytes());
+        let last = self.leaves.last().map_or(0, last_of);
+        let (at, within) = self.locate(Entry::lowest(Part::Large, 0));
+        let small = match within.checked_sub(1) {
+            Some(within) => self.leaves[at][within].bytes(),
+            None => at.checked_sub(1).map_or(0, |at| last_of(&self.leaves[at])),
+        };
+        last.max(small)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
+        self.leaves.iter().all(Vec::is_empty)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entry() -> impl Strategy<Value = Entry> {
+        (any::<bool>(), 1..40_u64, 0..12_u64).prop_map(|(large, grains, place)| {
+            let part = if large { Part::Large } else { Part::Small };
+            let address = (1 << 47) + place * 64 * GRAIN;
+            Entry::new(part, grains * GRAIN, address, BlockId::from_number(place as u32))
+        })
+    }
+
+    #[test]
+    fn an_entry_keeps_what_it_is_made_of() {
+        let name = BlockId::from_number(u32::MAX - 1);
+        for part in [Part::Small, Part::Large] {
+            let (bytes, address) = ((1 << 46) + GRAIN, u64::MAX / GRAIN * GRAIN);
+            let own = Entry::new(part, bytes, address, name);
+            assert_eq!((own.part(), own.bytes()), (part, bytes));
+            assert_eq!((own.address(), own.id()), (address, name));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+        /// Against a sorted set of the standard library. Each entry that comes goes if it is there.
+        #[test]
+        fn a_list_is_a_sorted_set(
+            entries in prop::collection::vec(entry(), 1..1500),
+            wanted in prop::collection::vec((entry(), 8..15_u32), 8),
+        ) {
+            let (mut list, mut set) = (FreeList::default(), BTreeSet::new());
+            for (step, own) in entries.into_iter().enumerate() {
+                // More come than go in the first half, and more go in the second.
+                match set.contains(&own) {
+                    true => {
+                        list.remove(own);
+                        set.remove(&own);
+                    }
+                    false if step < 750 || step % 8 == 0 => {
+                        list.insert(own);
+                        set.insert(own);
+                    }
+                    false => {}
+                }
+                prop_assert_eq!(list.is_empty(), set.is_empty());
+                let largest = set.iter().map(|own| own.bytes()).max();
+                prop_assert_eq!(list.largest(), largest.unwrap_or(0));
+            }
+            prop_assert!(list.iter().eq(set.iter().copied()));
+            let is_tidy = |leaf: &Vec<Entry>| (1..=LEAF).contains(&leaf.len());
+            prop_assert!(list.leaves.len() == 1 || list.leaves.iter().all(is_tidy));
+            for (own, align_log) in wanted {
+                let (part, bytes, align) = (own.part(), own.bytes(), 1 << align_log);
+                let request = Request { bytes, align, part };
+                let fits = |own: &&Entry| own.part() == part && own.fits(bytes, align);
+                let fitting = set.iter().filter(fits).copied();
+                prop_assert!(list.fitting(&request).eq(fitting));
+            }
+            set.iter().for_each(|own| list.remove(*own));
+            prop_assert!(list.is_empty());
+        }
     }
 }

@@ -15,6 +15,7 @@
 mod block;
 mod copy;
 mod free_list;
+mod request;
 mod room;
 mod search;
 mod segment;
@@ -24,12 +25,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use block::{BlockId, State};
 pub(crate) use copy::{BlockCopy, MapCopy};
+pub(crate) use request::{Part, Request};
 pub(crate) use room::{Claim, Room};
 pub(crate) use segment::Unused;
 
 use crate::fault::seeded;
 use crate::order::{Epoch, Evidence, FreePoint, Stamps, TimelineId};
-use block::BlockMap;
+use block::{Block, BlockMap};
 use free_list::{Entry, FreeList};
 use segment::Segments;
 
@@ -208,23 +210,26 @@ impl Heap {
                 .collect();
             // Off the shelves and not yet back: none of them may be joined before its turn.
             for entry in &entries {
-                self.bytes.pending -= entry.bytes;
-                self.bytes.transit += entry.bytes;
-                self.blocks.get_mut(entry.id).state = State::Transit;
+                self.bytes.pending -= entry.bytes();
+                self.bytes.transit += entry.bytes();
+                self.blocks.get_mut(entry.id()).state = State::Transit;
             }
             for entry in &entries {
-                let stamps = std::mem::take(&mut self.blocks.get_mut(entry.id).stamps);
-                self.free(entry.id, stamps, evidence);
+                let stamps = std::mem::take(&mut self.blocks.get_mut(entry.id()).stamps);
+                self.free(entry.id(), stamps, evidence);
             }
         }
     }
 
-    /// The timelines that free blocks of at least `bytes` bytes wait for, each with the first and the
-    /// last free epoch that such a block waits for.
-    pub(crate) fn pending(&self, bytes: u64, align: u64) -> Vec<(FreePoint, Epoch)> {
+    /// The timelines that free blocks wait for, each with the first and the last free epoch that such a
+    /// block waits for: those that serve a request, or all.
+    pub(crate) fn pending(&self, request: Option<&Request>) -> Vec<(FreePoint, Epoch)> {
         let mut points: Vec<(FreePoint, Epoch)> = Vec::new();
         for (&(timeline, epoch), shelf) in &self.pending {
-            let fits = |list: &FreeList| list.fitting(bytes, align).next().is_some();
+            let fits = |list: &FreeList| match request {
+                Some(request) => list.best(request).is_some(),
+                None => !list.is_empty(),
+            };
             if !fits(&shelf.single) && !fits(&shelf.mixed) {
                 continue;
             }
@@ -239,7 +244,7 @@ impl Heap {
     /// Whether a free block waits for this timeline, maybe beside others.
     pub(crate) fn waits_for(&self, timeline: TimelineId) -> bool {
         let of = |entry: Entry| {
-            self.stamps(entry.id).points().iter().any(|point| point.timeline == timeline)
+            self.stamps(entry.id()).points().iter().any(|point| point.timeline == timeline)
         };
         self.pending
             .iter()
@@ -252,7 +257,7 @@ impl Heap {
         let shelves = self.pending.range((timeline, Epoch::NONE)..=(timeline, Epoch::MAX));
         let ids: Vec<BlockId> = shelves
             .flat_map(|(_, shelf)| shelf.single.iter().chain(shelf.mixed.iter()))
-            .map(|entry| entry.id)
+            .map(Entry::id)
             .collect();
         for id in ids {
             self.set_state(id, State::Quarantined);
@@ -328,27 +333,28 @@ impl Heap {
 
     fn shelve(&mut self, id: BlockId) {
         let block = self.blocks.get(id);
-        let entry = Entry { bytes: block.bytes, address: block.address, id };
+        let Block { part, bytes, address, .. } = *block;
+        let entry = Entry::new(part, bytes, address, id);
         match block.stamps.points() {
             [] => {
-                self.bytes.clean += entry.bytes;
+                self.bytes.clean += bytes;
                 self.clean.insert(entry);
-                if self.may_move(entry.bytes) {
-                    self.clean_at.insert(entry.address, id);
+                if self.may_move(bytes) {
+                    self.clean_at.insert(address, id);
                 }
             }
             [first, others @ ..] => {
-                if seeded!(TrimWithoutCompletion) && self.may_move(entry.bytes) {
-                    self.clean_at.insert(entry.address, id);
+                if seeded!(TrimWithoutCompletion) && self.may_move(bytes) {
+                    self.clean_at.insert(address, id);
                 }
-                self.bytes.pending += entry.bytes;
+                self.bytes.pending += bytes;
                 let shelf =
                     self.pending.entry((first.timeline, first.epoch)).or_insert_with(|| {
                         self.shelves += 1;
                         let (single, mixed) = Default::default();
                         Shelf { since: self.shelves, bytes: 0, single, mixed }
                     });
-                shelf.bytes += entry.bytes;
+                shelf.bytes += bytes;
                 if others.is_empty() { &mut shelf.single } else { &mut shelf.mixed }.insert(entry);
             }
         }
@@ -361,24 +367,25 @@ impl Heap {
 
     fn unshelve(&mut self, id: BlockId) {
         let block = self.blocks.get(id);
-        let entry = Entry { bytes: block.bytes, address: block.address, id };
+        let Block { part, bytes, address, .. } = *block;
+        let entry = Entry::new(part, bytes, address, id);
         match block.stamps.points() {
             [] => {
-                self.bytes.clean -= entry.bytes;
-                self.clean.remove(&entry);
-                if self.may_move(entry.bytes) {
-                    self.clean_at.remove(&entry.address);
+                self.bytes.clean -= bytes;
+                self.clean.remove(entry);
+                if self.may_move(bytes) {
+                    self.clean_at.remove(&address);
                 }
             }
             [first, others @ ..] => {
-                if seeded!(TrimWithoutCompletion) && self.may_move(entry.bytes) {
-                    self.clean_at.remove(&entry.address);
+                if seeded!(TrimWithoutCompletion) && self.may_move(bytes) {
+                    self.clean_at.remove(&address);
                 }
-                self.bytes.pending -= entry.bytes;
+                self.bytes.pending -= bytes;
                 let key = (first.timeline, first.epoch);
                 let shelf = self.pending.get_mut(&key).expect("a pending block is on its shelf");
-                shelf.bytes -= entry.bytes;
-                if others.is_empty() { &mut shelf.single } else { &mut shelf.mixed }.remove(&entry);
+                shelf.bytes -= bytes;
+                if others.is_empty() { &mut shelf.single } else { &mut shelf.mixed }.remove(entry);
                 if shelf.single.is_empty() && shelf.mixed.is_empty() {
                     self.pending.remove(&key);
                 }

@@ -5,6 +5,8 @@
 
 use std::ops::{ControlFlow, Range};
 
+use super::block::Block;
+use super::request::{Part, Request};
 use super::{BlockId, Heap, State};
 use crate::order::{Evidence, Stamps, Taker};
 
@@ -40,12 +42,12 @@ impl Heap {
     /// it breaks. Only free blocks that `taker` needs no wait for are part of a room.
     pub(crate) fn each_room(
         &self,
-        bytes: u64,
-        align: u64,
+        request: &Request,
         taker: &Taker,
         evidence: &dyn Evidence,
         mut each: impl FnMut(Room) -> ControlFlow<()>,
     ) {
+        let Request { bytes, align, part } = *request;
         let usable = |id: BlockId| {
             let block = self.blocks.get(id);
             block.state == State::Free && super::search::is_covered(&block.stamps, taker, evidence)
@@ -53,7 +55,8 @@ impl Heap {
         let mut starts = Vec::new();
         // How far up the blocks and holes in a row are known to be usable, and what is next.
         let (mut reach, mut next) = (0, BlockId::NONE);
-        for &hole in self.holes.values() {
+        let holes = self.holes.values();
+        for &hole in holes.filter(|hole| self.blocks.get(**hole).part == part) {
             // A room that takes more than all of the blocks below would not reach the hole.
             starts.clear();
             starts.push(hole);
@@ -89,12 +92,10 @@ impl Heap {
         }
     }
 
-    /// The holes of this size at least, from the lowest address up.
-    pub(crate) fn holes(&self, bytes: u64) -> impl Iterator<Item = Range<u64>> + '_ {
-        self.holes
-            .values()
-            .map(|&hole| self.blocks.get(hole).range())
-            .filter(move |hole| hole.end - hole.start >= bytes)
+    /// The holes of a part of this size at least, from the lowest address up.
+    pub(crate) fn holes(&self, part: Part, bytes: u64) -> impl Iterator<Item = Range<u64>> + '_ {
+        let holes = self.holes.values().map(|&hole| self.blocks.get(hole));
+        holes.filter(move |hole| hole.part == part && hole.bytes >= bytes).map(Block::range)
     }
 
     /// The room at an address of the hole that begins at `hole`.

@@ -1,5 +1,7 @@
 //! Finding a free block that a stream may have.
 
+use super::free_list::Entry;
+use super::request::{Part, Request};
 use super::size_class::{GRAIN, bin_of};
 use super::{BlockId, Heap, Shelf, State};
 use crate::order::{Epoch, Evidence, Stamps, Taker, TimelineId};
@@ -9,33 +11,31 @@ impl Heap {
     /// timeline, or covered by its frontier.
     pub(crate) fn find_covered(
         &self,
-        bytes: u64,
-        align: u64,
+        request: &Request,
         taker: &Taker,
         evidence: &dyn Evidence,
     ) -> Option<BlockId> {
-        let mut best = self.clean.fitting(bytes, align).next();
+        let mut best = self.clean.best(request);
         let mut consider = |shelf: &Shelf| {
-            let single = shelf.single.fitting(bytes, align).next();
-            let mixed = shelf
-                .mixed
-                .fitting(bytes, align)
-                .find(|entry| is_covered(self.stamps(entry.id), taker, evidence));
-            best = [best, single, mixed].into_iter().flatten().min();
+            let single = shelf.single.best(request);
+            best = best.into_iter().chain(single).min();
+            if !shelf.mixed.is_empty() {
+                let is_covered = |own: &Entry| is_covered(self.stamps(own.id()), taker, evidence);
+                best = best.into_iter().chain(shelf.mixed.fitting(request).find(is_covered)).min();
+            }
         };
         self.shelves_up_to(taker.home, Epoch::MAX).for_each(&mut consider);
         for (timeline, epoch) in taker.frontier.iter() {
             self.shelves_up_to(timeline, epoch).for_each(&mut consider);
         }
-        best.map(|entry| entry.id)
+        best.map(Entry::id)
     }
 
     /// Makes a free block that fits out of neighbours that `taker` needs no wait for, and takes it into
     /// transit. Of all runs of neighbours the smallest is used, and no more of it than is needed.
     pub(crate) fn take_union(
         &mut self,
-        bytes: u64,
-        align: u64,
+        request: &Request,
         taker: &Taker,
         evidence: &dyn Evidence,
     ) -> Option<BlockId> {
@@ -44,20 +44,20 @@ impl Heap {
         for (timeline, epoch) in taker.frontier.iter() {
             reachable += self.shelves_up_to(timeline, epoch).map(|own| own.bytes).sum::<u64>();
         }
-        if reachable < bytes {
+        if reachable < request.bytes {
             return None;
         }
-        self.take_run(bytes, align, &|stamps| is_covered(stamps, taker, evidence), evidence)
+        self.take_run(request, &|stamps| is_covered(stamps, taker, evidence), evidence)
     }
 
     /// As [`take_union`](Self::take_union), over every free block that `usable` accepts.
     pub(crate) fn take_run(
         &mut self,
-        bytes: u64,
-        align: u64,
+        request: &Request,
         usable: &dyn Fn(&Stamps) -> bool,
         evidence: &dyn Evidence,
     ) -> Option<BlockId> {
+        let Request { bytes, align, part } = *request;
         // Alignment can cost this much at the front.
         let needed = bytes + align.saturating_sub(GRAIN);
         if self.bytes.free() < needed {
@@ -65,7 +65,7 @@ impl Heap {
         }
         let mut best: Option<(u64, BlockId, BlockId)> = None;
         for first in self.segments.first_blocks() {
-            self.smallest_run(first, needed, usable, &mut best);
+            self.smallest_run(first, part, needed, usable, &mut best);
         }
         let (total, first, last) = best?;
         // Cut what is not needed off the end, so that it keeps its own free points.
@@ -97,6 +97,7 @@ impl Heap {
     fn smallest_run(
         &self,
         first: BlockId,
+        part: Part,
         needed: u64,
         usable: &dyn Fn(&Stamps) -> bool,
         best: &mut Option<(u64, BlockId, BlockId)>,
@@ -105,7 +106,9 @@ impl Heap {
         let mut at = first;
         while !at.is_none() {
             let block = self.blocks.get(at);
-            if block.state != State::Free || !usable(&block.stamps) {
+            let is_usable =
+                block.state == State::Free && block.part == part && usable(&block.stamps);
+            if !is_usable {
                 (start, total) = (block.above, 0);
             } else {
                 total += block.bytes;
@@ -126,16 +129,15 @@ impl Heap {
     /// for a small request would cost more later than a wait on a younger block costs now.
     pub(crate) fn find_steal(
         &self,
-        bytes: u64,
-        align: u64,
+        request: &Request,
         mut can_have: impl FnMut(&Stamps) -> bool,
     ) -> Option<BlockId> {
         let mut best: Option<(usize, u64, BlockId)> = None;
         for shelf in self.pending.values() {
-            let single = shelf.single.fitting(bytes, align).take(1);
-            for entry in single.chain(shelf.mixed.fitting(bytes, align)) {
-                let rank = (bin_of(entry.bytes), shelf.since, entry.id);
-                if best.is_none_or(|best| rank < best) && can_have(self.stamps(entry.id)) {
+            let single = shelf.single.fitting(request).take(1);
+            for entry in single.chain(shelf.mixed.fitting(request)) {
+                let rank = (bin_of(entry.bytes()), shelf.since, entry.id());
+                if best.is_none_or(|best| rank < best) && can_have(self.stamps(entry.id())) {
                     best = Some(rank);
                 }
             }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::request::Part;
 use super::{BlockId, Heap, State};
 use crate::fault::seeded;
 use crate::order::{Evidence, Stamps};
@@ -45,17 +46,17 @@ pub(crate) struct Unused {
 
 impl Heap {
     /// Adds a plain segment that was just taken from the device; all of it is in transit.
-    pub(crate) fn add_segment(&mut self, address: u64, bytes: u64) -> BlockId {
-        let first = self.blocks.insert(address, bytes, State::Hole);
+    pub(crate) fn add_segment(&mut self, address: u64, bytes: u64, part: Part) -> BlockId {
+        let first = self.blocks.insert(address, bytes, part, State::Hole);
         self.segments.by_address.insert(address, Segment { bytes, first, plain: true });
         self.set_state(first, State::Transit);
         first
     }
 
     /// Adds a reserved range of addresses: a hole that memory can be mapped into, in multiples of `unit`.
-    pub(crate) fn add_range(&mut self, address: u64, bytes: u64, unit: u64) {
+    pub(crate) fn add_range(&mut self, address: u64, bytes: u64, part: Part, unit: u64) {
         self.unit = unit;
-        let first = self.blocks.insert(address, bytes, State::Hole);
+        let first = self.blocks.insert(address, bytes, part, State::Hole);
         self.segments.by_address.insert(address, Segment { bytes, first, plain: false });
         self.holes.insert(address, first);
     }

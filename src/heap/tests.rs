@@ -5,7 +5,8 @@
 //! - the account of each state is the sum of its blocks;
 //! - each free block is on the one shelf that its stamps say, and no other block is on any;
 //! - neighbours that become clean at the same moment are one block;
-//! - a block that is handed out lies in none that is out already, is aligned, and has the size asked for.
+//! - a block that is handed out lies in none that is out already, is aligned, and has the size asked for;
+//! - it lies in a segment of its part, unless others were asked for.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
@@ -19,6 +20,8 @@ use crate::sync::Arc;
 
 const UNIT: u64 = 64 * GRAIN;
 const TIMELINES: u64 = 3;
+/// Up to here a block is a small one in these tests.
+const SMALL: u64 = 12 * GRAIN;
 
 /// Everything up to an epoch has completed, by timeline; no event is published.
 #[derive(Debug, Default)]
@@ -37,10 +40,10 @@ impl Evidence for Seen {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Alloc { grains: u64, align_log: u32, timeline: u64 },
+    Alloc { grains: u64, align_log: u32, timeline: u64, anywhere: bool },
     Free { index: usize, timeline: u64, epoch: u64, second: bool },
     Complete { timeline: u64, epoch: u64 },
-    Segment { grains: u64 },
+    Segment { grains: u64, small: bool },
     GiveBack { grains: u64, fails: bool },
     Quarantine { timeline: u64 },
 }
@@ -48,14 +51,17 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     let timeline = 1..=TIMELINES;
     prop_oneof![
-        6 => (1..120_u64, 8..14_u32, timeline.clone()).prop_map(|(grains, align_log, timeline)| {
-            Op::Alloc { grains, align_log: align_log.saturating_sub(3).max(8), timeline }
-        }),
+        6 => (prop_oneof![1..12_u64, 1..120_u64], 8..14_u32, timeline.clone(), 0..6_u32).prop_map(
+            |(grains, align_log, timeline, anywhere)| {
+                let align_log = align_log.saturating_sub(3).max(8);
+                Op::Alloc { grains, align_log, timeline, anywhere: anywhere == 0 }
+            }
+        ),
         6 => (any::<usize>(), timeline.clone(), 1..20_u64, any::<bool>()).prop_map(
             |(index, timeline, epoch, second)| Op::Free { index, timeline, epoch, second }
         ),
         2 => (timeline.clone(), 1..20_u64).prop_map(|(timeline, epoch)| Op::Complete { timeline, epoch }),
-        1 => (1..200_u64).prop_map(|grains| Op::Segment { grains }),
+        1 => (1..200_u64, any::<bool>()).prop_map(|(grains, small)| Op::Segment { grains, small }),
         1 => (1..400_u64, any::<bool>()).prop_map(|(grains, fails)| Op::GiveBack { grains, fails }),
         1 => timeline.prop_map(|timeline| Op::Quarantine { timeline }),
     ]
@@ -78,14 +84,19 @@ struct Run {
 impl Run {
     fn new() -> Run {
         let mut run = Run { next_segment: 1 << 40, ..Run::default() };
-        run.heap.add_range(1 << 30, 40 * UNIT, UNIT);
+        run.heap.add_range(1 << 30, 40 * UNIT, Part::Large, UNIT);
+        run.heap.add_range(1 << 31, 10 * UNIT, Part::Small, UNIT);
         run
     }
 
     fn step(&mut self, op: Op) {
         match op {
-            Op::Alloc { grains, align_log, timeline } => {
-                self.alloc(grains * GRAIN, 1 << align_log, id(timeline));
+            Op::Alloc { grains, align_log, timeline, anywhere } => {
+                let bytes = grains * GRAIN;
+                let part = if bytes <= SMALL { Part::Small } else { Part::Large };
+                let request = Request { bytes, align: 1 << align_log, part };
+                let elsewhere = anywhere.then(|| request.elsewhere());
+                self.alloc(id(timeline), &[Some(request), elsewhere]);
             }
             Op::Free { index, timeline, epoch, second } => {
                 if self.out.is_empty() {
@@ -105,9 +116,13 @@ impl Run {
                 self.heap.settle(&self.seen);
                 self.heap.release_quarantine(&self.seen);
             }
-            Op::Segment { grains } => {
+            Op::Segment { grains, small } => {
                 let bytes = grains * GRAIN;
-                let block = self.heap.add_segment(self.next_segment, bytes);
+                let block = self.heap.add_segment(
+                    self.next_segment,
+                    bytes,
+                    if small { Part::Small } else { Part::Large },
+                );
                 self.next_segment += bytes;
                 self.heap.free(block, Stamps::Clean, &self.seen);
             }
@@ -137,15 +152,19 @@ impl Run {
         }
     }
 
-    fn alloc(&mut self, bytes: u64, align: u64, home: TimelineId) {
+    fn alloc(&mut self, home: TimelineId, requests: &[Option<Request>]) {
+        let requests: Vec<Request> = requests.iter().copied().flatten().collect();
+        let Request { bytes, align, part } = requests[0];
         let taker = Taker { home, frontier: Arc::new(Frontier::default()) };
         let seen = &self.seen;
-        let block = if let Some(found) = self.heap.find_covered(bytes, align, &taker, seen) {
+        let covered = requests.iter().find_map(|own| self.heap.find_covered(own, &taker, seen));
+        let mut unions = requests.iter();
+        let block = if let Some(found) = covered {
             self.heap.carve(found, bytes, align)
-        } else if let Some(union) = self.heap.take_union(bytes, align, &taker, seen) {
+        } else if let Some(union) = unions.find_map(|own| self.heap.take_union(own, &taker, seen)) {
             self.unions += 1;
             union
-        } else if let Some(claim) = self.claim(bytes, align, &taker) {
+        } else if let Some(claim) = self.claim(&requests[0], &taker) {
             if bytes.is_multiple_of(7) {
                 self.heap.undo_claim(claim, &self.seen);
                 return;
@@ -154,6 +173,8 @@ impl Run {
         } else {
             return;
         };
+        let lies = self.heap.blocks.get(block).part;
+        assert!(lies == part || requests.len() > 1, "a block where it does not belong");
         let seen = &self.seen;
         let covered = |point: &FreePoint| {
             point.timeline == home || seen.completed(point.timeline) >= point.epoch
@@ -165,10 +186,15 @@ impl Run {
         self.out.push(block);
     }
 
+    fn alloc_large(&mut self, bytes: u64, home: TimelineId) {
+        self.alloc(home, &[Some(Request { bytes, align: GRAIN, part: Part::Large })]);
+    }
+
     /// Claims one of the rooms for a request, by its size.
-    fn claim(&mut self, bytes: u64, align: u64, taker: &Taker) -> Option<Claim> {
+    fn claim(&mut self, request: &Request, taker: &Taker) -> Option<Claim> {
+        let Request { bytes, align, .. } = *request;
         let mut rooms = Vec::new();
-        self.heap.each_room(bytes, align, taker, &self.seen, |room| {
+        self.heap.each_room(request, taker, &self.seen, |room| {
             rooms.push(room);
             ControlFlow::Continue(())
         });
@@ -220,19 +246,19 @@ impl Run {
                 (hole.address, hole.state)
             });
         }
-        let large = |entry: &Entry| entry.bytes >= UNIT;
-        let mut clean: Vec<_> = heap.clean.iter().filter(large).map(|own| own.address).collect();
+        let large = |entry: &Entry| entry.bytes() >= UNIT;
+        let mut clean: Vec<_> = heap.clean.iter().filter(large).map(|own| own.address()).collect();
         clean.sort_unstable();
         assert!(clean.iter().eq(heap.clean_at.keys()), "large clean blocks are found by address");
         assert_eq!(heap.bytes, seen);
-        let shelved: u64 = heap.clean.iter().map(|entry| entry.bytes).sum();
+        let shelved: u64 = heap.clean.iter().map(|entry| entry.bytes()).sum();
         assert_eq!(shelved, seen.clean);
         let mut pending = 0;
         for (key, shelf) in &heap.pending {
             let entries = || shelf.single.iter().chain(shelf.mixed.iter());
-            assert_eq!(shelf.bytes, entries().map(|entry| entry.bytes).sum::<u64>());
+            assert_eq!(shelf.bytes, entries().map(|entry| entry.bytes()).sum::<u64>());
             for entry in entries() {
-                let first = heap.stamps(entry.id).points()[0];
+                let first = heap.stamps(entry.id()).points()[0];
                 assert_eq!(
                     *key,
                     (first.timeline, first.epoch),
@@ -273,17 +299,18 @@ proptest! {
         }
         run.check();
         prop_assert_eq!(run.heap.bytes().reserved(), 0);
-        prop_assert_eq!(run.heap.take_empty_ranges(), vec![(1 << 30, 40 * UNIT)]);
+        let ranges = vec![(1 << 30, 40 * UNIT), (1 << 31, 10 * UNIT)];
+        prop_assert_eq!(run.heap.take_empty_ranges(), ranges);
     }
 }
 
 #[test]
 fn a_union_is_made_only_when_a_request_needs_it_and_takes_no_more_than_it_needs() {
     let mut run = Run::new();
-    let block = run.heap.add_segment(1 << 40, 12 * GRAIN);
+    let block = run.heap.add_segment(1 << 40, 12 * GRAIN, Part::Large);
     run.heap.free(block, Stamps::Clean, &run.seen);
     for _ in 0..3 {
-        run.alloc(4 * GRAIN, GRAIN, id(1));
+        run.alloc_large(4 * GRAIN, id(1));
     }
     // Freed in epochs that different events close: they stay apart.
     for (epoch, block) in [1, 5, 9].into_iter().zip(std::mem::take(&mut run.out)) {
@@ -291,13 +318,13 @@ fn a_union_is_made_only_when_a_request_needs_it_and_takes_no_more_than_it_needs(
     }
     run.check();
     assert_eq!(run.heap.largest_free(), 4 * GRAIN);
-    run.alloc(6 * GRAIN, GRAIN, id(1));
+    run.alloc_large(6 * GRAIN, id(1));
     run.check();
     assert_eq!((run.unions, run.out.len()), (1, 1));
     // The half of the second block that was not needed keeps its own free point.
     let rest: Vec<_> = run
         .heap
-        .pending(2 * GRAIN, 1)
+        .pending(Some(&Request { bytes: 2 * GRAIN, align: 1, part: Part::Large }))
         .iter()
         .map(|(first, last)| (first.epoch.get(), last.get()))
         .collect();
@@ -308,14 +335,15 @@ fn a_union_is_made_only_when_a_request_needs_it_and_takes_no_more_than_it_needs(
 fn a_growth_keeps_the_free_points_of_what_lay_below_it() {
     let mut run = Run::new();
     let home = id(1);
-    run.alloc(8 * UNIT, GRAIN, home);
+    run.alloc_large(8 * UNIT, home);
     let block = run.out.pop().expect("there is room");
     run.heap.free(block, Stamps::of(home, Epoch::from_u64(3)), &run.seen);
     // Two thirds of the request fit into the block below the hole, which its own stream needs no wait for;
     // the lowest room has all of that block, and the next, in the hole, none of it.
     let taker = Taker { home, frontier: Arc::new(Frontier::default()) };
     let mut rooms = Vec::new();
-    run.heap.each_room(12 * UNIT + GRAIN, GRAIN, &taker, &run.seen, |room| {
+    let request = Request { bytes: 12 * UNIT + GRAIN, align: GRAIN, part: Part::Large };
+    run.heap.each_room(&request, &taker, &run.seen, |room| {
         rooms.push(room);
         ControlFlow::Continue(())
     });
@@ -343,10 +371,10 @@ fn a_segment_at_the_address_of_one_that_is_going_back_is_not_forgotten_with_it()
     let mut heap = Heap::default();
     let nothing = Seen::default();
     let address = 1 << 40;
-    let old = heap.add_segment(address, 12 * GRAIN);
+    let old = heap.add_segment(address, 12 * GRAIN, Part::Large);
     heap.free(old, Stamps::Clean, &nothing);
     let going_back = heap.take_unused(u64::MAX).pop().unwrap();
-    let new = heap.add_segment(address, 8 * GRAIN);
+    let new = heap.add_segment(address, 8 * GRAIN, Part::Large);
     heap.forget_unused(going_back);
     heap.free(new, Stamps::Clean, &nothing);
     let unused: Vec<u64> = heap.take_unused(u64::MAX).iter().map(|unused| unused.bytes).collect();

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::PooledEvent;
+use super::miss::Miss;
 use super::pieces::Pieces;
 use crate::backend::Backend;
 use crate::error::Error;
-use crate::heap::size_class::GRAIN;
-use crate::heap::{BlockId, Heap};
-use crate::order::{Epoch, FreePoint, Timeline, TimelineId, Timelines, completions};
+use crate::heap::{BlockId, Heap, Part, Request};
+use crate::order::{Epoch, FreePoint, Stamps, Taker, Timeline, TimelineId, Timelines, completions};
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::tally::Tally;
 use crate::quiescent::ScopeId;
@@ -66,6 +66,8 @@ pub(super) struct Central<B: Backend> {
     pub(super) peak_in_use: u64,
     /// The count of completions when the heap was last settled.
     settled: u64,
+    /// Empty, with the room that drained lists need.
+    drained: Vec<(BlockId, Epoch)>,
 }
 
 impl<B: Backend> Central<B> {
@@ -92,6 +94,7 @@ impl<B: Backend> Central<B> {
             peak_reserved: 0,
             peak_in_use: 0,
             settled: 0,
+            drained: Vec::new(),
         }
     }
 
@@ -197,12 +200,13 @@ impl<B: Backend> Central<B> {
     pub(super) fn finish_segment(
         &mut self,
         claimed: u64,
+        part: Part,
         taken: Result<(u64, u64), Error>,
     ) -> Result<BlockId, Error> {
         self.taking -= claimed;
         self.returns += 1;
         let (address, bytes) = taken?;
-        let segment = self.heap.add_segment(address, bytes);
+        let segment = self.heap.add_segment(address, bytes, part);
         self.see_reserved();
         Ok(segment)
     }
@@ -210,29 +214,22 @@ impl<B: Backend> Central<B> {
     /// Moves the blocks of at least `bytes` bytes of a stream's list into the heap. The heap's lock is
     /// held throughout, so that nobody who searches both misses them.
     pub(super) fn drain(&mut self, core: &StreamCore<B>, bytes: u64) {
-        let (heap, timelines) = (&mut self.heap, &self.timelines);
-        core.drain(bytes, |block, stamps| heap.free(block, stamps, timelines));
+        core.drain(bytes, &mut self.drained);
+        for (block, epoch) in self.drained.drain(..) {
+            self.heap.free(block, Stamps::of(core.id, epoch), &self.timelines);
+        }
     }
 
-    /// Moves the smallest fitting block of a stream's list into the heap, if it is smaller than the one
-    /// that the heap has: to cut a large block when a smaller one would do leaves less for large requests.
-    pub(super) fn take_smaller(
-        &mut self,
-        core: &StreamCore<B>,
-        bytes: u64,
-        align: u64,
-        best: Option<BlockId>,
-    ) -> bool {
-        let (heap, timelines) = (&mut self.heap, &self.timelines);
-        let least = bytes + align - GRAIN;
-        let most = best.map_or(u64::MAX, |id| heap.extent(id).1);
-        if most <= least {
-            return false;
-        }
-        let taken = core.take_smallest(least, |block| heap.extent(block).1 < most);
-        let Some((block, stamps)) = taken else { return false };
-        heap.free(block, stamps, timelines);
-        true
+    /// The best block that needs no wait, and what it was looked for as.
+    pub(super) fn find_covered(
+        &self,
+        miss: &Miss<'_, B>,
+        taker: &Taker,
+    ) -> Option<(BlockId, Request)> {
+        miss.requests().find_map(|request| {
+            let id = self.heap.find_covered(&request, taker, &self.timelines)?;
+            Some((id, request))
+        })
     }
 
     /// Stamps can name a stream of another pool from now on. Now and then, so that the cost is spread

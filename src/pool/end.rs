@@ -1,9 +1,10 @@
 //! How a pool ends: closed by hand, or left behind and finished by whoever calls any pool next.
 
-use super::miss::Asked;
+use super::ask::Asked;
 use super::{PoolCore, PoolHandle, PoolId};
 use crate::backend::Backend;
 use crate::error::{Error, Reason};
+use crate::heap::Part;
 use crate::pool_stream::core::Detours;
 use crate::sync::{Arc, Ordering, host};
 use crate::tell::{self, Kind, Told};
@@ -176,7 +177,7 @@ impl<B: Backend> PoolCore<B> {
             let release = |own: &B| unsafe { own.release_range(address, bytes) };
             if let Err(error) = self.driver.memory("release a range of addresses", release) {
                 let unit = self.granularity().expect("only virtual memory has ranges");
-                self.central.lock().heap.add_range(address, bytes, unit);
+                self.central.lock().heap.add_range(address, bytes, Part::Large, unit);
                 result = Err(error);
             }
         }

@@ -43,7 +43,7 @@ impl<B: Backend> PoolCore<B> {
             return None;
         }
         central.settle();
-        let pending = central.heap.pending(0, 1);
+        let pending = central.heap.pending(None);
         let mut foreign = pending.iter().filter(|(first, _)| {
             central.foreign.contains_key(&first.timeline) && !skip.contains(&first.timeline)
         });

@@ -2,42 +2,17 @@
 
 use super::PoolCore;
 use super::backing::Backing;
-use super::central::Central;
 use super::miss::{Mark, Miss};
 use super::plan::{Aim, Means, Spare};
+use super::target::{UNIT_MIN, churn_unit, granule, unit};
 use crate::backend::{Backend, ErrorKind};
 use crate::config::Growth;
 use crate::error::Error;
-use crate::heap::BlockId;
+use crate::heap::{BlockId, Part, Request};
 use crate::order::{Stamps, TimelineId};
-use crate::pool_stream::core::StreamCore;
-use crate::sync::{Arc, host};
+use crate::sync::host;
 use crate::tell::{self, Kind, Told};
 
-/// The smallest and the largest unit that the pool grows by, where a request does not need more.
-const UNIT_MIN: u64 = 2 << 20;
-const UNIT_MAX: u64 = 32 << 20;
-/// The pool grows by a fraction of what it has, so that a large pool maps in few calls and a small one
-/// wastes little.
-const UNIT_FRACTION: u64 = 256;
-/// The smallest and the largest granule that a growth is cut into.
-const GRANULE_MIN: u64 = 2 << 20;
-const GRANULE_MAX: u64 = 32 << 20;
-/// A granule is a smaller fraction of the pool than a growth is: only a whole unused granule can get
-/// behind other addresses, and a used byte anywhere in it keeps it where it is. A large request takes
-/// larger ones, which are mapped in fewer calls.
-const GRANULE_FRACTION: u64 = 1024;
-const GRANULES_OF_REQUEST: u64 = 128;
-/// The default soft target is this fraction above the most that has been in use. Up to there the pool grows
-/// before it makes a stream wait for another, or goes on moving memory.
-const SOFT_SLACK: u64 = 4;
-/// A pool is far beyond its soft target with this fraction more.
-const FAR_BEYOND: u64 = 5;
-/// When this fraction of the pool has been mapped at further addresses since the most that is in use last
-/// rose, the program goes round and meets no end of it: from then on new memory is taken up to the soft
-/// target before lists are gathered and memory is moved. A recorded program on 8 streams takes 1.025 times
-/// what it uses in its first round, with 36 moves, and after some rounds 1.25 times, with none.
-const CHURN: u64 = 4;
 /// A range of addresses is this many times the device's memory: memory may have several addresses.
 const RANGE_FACTOR: u64 = 4;
 /// The largest granule that `reserve` takes at once: only whole granules can go back.
@@ -123,40 +98,6 @@ impl<B: Backend> PoolCore<B> {
         (bytes + align - crate::heap::size_class::GRAIN).next_multiple_of(granularity)
     }
 
-    /// Whether the floor is no reason to grow: the usual case, and no room needs to be looked for.
-    fn is_above_floor(&self) -> bool {
-        let central = self.central.lock();
-        central.reserved() >= self.config.floor && !churns(&central)
-    }
-
-    /// Whether the pool has a fifth more than its soft target.
-    pub(super) fn is_far_beyond_target(&self, bytes: u64) -> bool {
-        let streams = self.streams();
-        let central = self.central.lock();
-        let target = self.cap(&central, &streams, (bytes, Mark::SoftTarget));
-        central.reserved() >= target.saturating_add(target / FAR_BEYOND)
-    }
-
-    /// The most that may be reserved, by a mark.
-    fn cap(
-        &self,
-        central: &Central<B>,
-        streams: &[Arc<StreamCore<B>>],
-        (bytes, mark): (u64, Mark),
-    ) -> u64 {
-        let limit = self.limit.unwrap_or(u64::MAX);
-        let floor = self.config.floor.min(limit);
-        match mark {
-            Mark::Floor if !churns(central) => floor,
-            Mark::Limit => limit,
-            Mark::Floor | Mark::SoftTarget => {
-                let wanted = central.peak_in_use.max(central.in_use(streams) + bytes);
-                let target = self.config.soft_target.unwrap_or(wanted + wanted / SOFT_SLACK);
-                target.max(floor).min(limit)
-            }
-        }
-    }
-
     /// Grows by virtual memory; not at all for more than the device has.
     fn grow_range(&self, miss: &mut Miss<'_, B>, mark: Mark, granularity: u64) -> Option<BlockId> {
         let bytes = miss.size.bytes;
@@ -190,7 +131,9 @@ impl<B: Backend> PoolCore<B> {
                 },
                 Claimed::NoRoom => {
                     let bytes = miss.size.bytes + miss.align;
-                    if let Err(error) = self.reserve_addresses(bytes, granularity) {
+                    if let Err(error) =
+                        self.reserve_addresses(bytes, miss.request().part, granularity)
+                    {
                         miss.asked.meet(error);
                         return None;
                     }
@@ -221,20 +164,26 @@ impl<B: Backend> PoolCore<B> {
         frugal: bool,
         granularity: u64,
     ) -> Claimed<B::Granule> {
-        let (bytes, align) = (miss.size.bytes, miss.align);
+        let request = miss.request();
+        let bytes = request.bytes;
         let (taker, streams) = (miss.core.taker(), self.streams());
         let mut central = self.central.lock();
         let central = &mut *central;
         let reserved = central.reserved();
+        let (unit, granule) = match mark == Mark::Floor && central.churns() {
+            _ if frugal => (granularity, granule(reserved, bytes, granularity)),
+            true => churn_unit(reserved, granularity),
+            false => (unit(reserved, granularity), granule(reserved, bytes, granularity)),
+        };
         let mut means = Means {
             granularity,
-            granule: granule(reserved, bytes, granularity),
-            unit: if frugal { granularity } else { unit(reserved, granularity) },
+            granule,
+            unit,
             cap: reserved,
             spare: Spare::Parked,
             aim: if frugal { Aim::LittleMemory } else { Aim::FewMappings },
         };
-        let Some((room, cost)) = central.find_room(bytes, align, &taker, &means) else {
+        let Some((room, cost)) = central.find_room(&request, &taker, &means) else {
             // All of a room would be reserved: what is above the mark anyway needs no addresses.
             let over_cap = bytes > self.cap(central, &streams, (bytes, mark));
             return if over_cap { Claimed::OverCap } else { Claimed::NoRoom };
@@ -258,12 +207,12 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Reserves another range of addresses, for a request of this size at least.
-    fn reserve_addresses(&self, bytes: u64, granularity: u64) -> Result<(), Error> {
+    fn reserve_addresses(&self, bytes: u64, part: Part, granularity: u64) -> Result<(), Error> {
         let wanted = self.device_total()?.saturating_mul(RANGE_FACTOR).max(bytes.saturating_mul(2));
         let wanted = wanted.next_multiple_of(granularity);
         let reserve = |own: &B| own.reserve_range(wanted);
         let address = self.driver.memory("reserve a range of addresses", reserve)?;
-        self.central.lock().heap.add_range(address, wanted, granularity);
+        self.central.lock().heap.add_range(address, wanted, part, granularity);
         Ok(())
     }
 
@@ -279,7 +228,7 @@ impl<B: Backend> PoolCore<B> {
     }
 
     fn grow_segment(&self, miss: &mut Miss<'_, B>, mark: Mark) -> Option<BlockId> {
-        let (bytes, align) = (miss.size.bytes, miss.align);
+        let Request { bytes, align, part } = miss.request();
         // Segments are aligned to the grain at least; more may cost this much at the front.
         let least = bytes + align - crate::heap::size_class::GRAIN;
         let streams = self.streams();
@@ -302,7 +251,7 @@ impl<B: Backend> PoolCore<B> {
             taken => (taken, taking),
         };
         let mut central = self.central.lock();
-        match central.finish_segment(taking, taken.map(|address| (address, got))) {
+        match central.finish_segment(taking, part, taken.map(|address| (address, got))) {
             Ok(segment) => {
                 let central = &mut *central;
                 central.heap.free(segment, Stamps::Clean, &central.timelines);
@@ -340,12 +289,13 @@ impl<B: Backend> PoolCore<B> {
                     return Err(self.shortage(step, true, tried, None));
                 }
                 ReserveClaim::NoRoom { step, granularity } => {
-                    self.reserve_addresses(step, granularity)?;
+                    self.reserve_addresses(step, Part::Large, granularity)?;
                 }
                 ReserveClaim::Segment(step) => {
                     let taken = self.take_segment(step);
                     let mut central = self.central.lock();
-                    let segment = central.finish_segment(step, taken.map(|at| (at, step)))?;
+                    let segment =
+                        central.finish_segment(step, Part::Large, taken.map(|at| (at, step)))?;
                     drop(central);
                     self.free_to_heap(segment, Stamps::Clean);
                 }
@@ -373,7 +323,8 @@ impl<B: Backend> PoolCore<B> {
             central.taking += step;
             return ReserveClaim::Segment(step);
         };
-        let Some(room) = central.find_vacant(step, granularity, granularity) else {
+        let whole = Request { bytes: step, align: granularity, part: Part::Large };
+        let Some(room) = central.find_vacant(&whole, granularity) else {
             return ReserveClaim::NoRoom { step, granularity };
         };
         let (unit, spare) = (granularity, Spare::Nothing);
@@ -382,25 +333,4 @@ impl<B: Backend> PoolCore<B> {
         let plan = central.plan(room, &means);
         ReserveClaim::Room(central.begin_growth(plan))
     }
-}
-
-/// Whether the pool moves the same memory round and round.
-fn churns<B: Backend>(central: &Central<B>) -> bool {
-    central.churned > central.reserved() / CHURN
-}
-
-/// What a pool that has reserved this much grows by at least: a fraction of it, as a power of two.
-fn unit(reserved: u64, granularity: u64) -> u64 {
-    power_below(reserved / UNIT_FRACTION).clamp(UNIT_MIN, UNIT_MAX).max(granularity)
-}
-
-/// The size of the granules that a pool that has reserved this much takes for a request.
-fn granule(reserved: u64, bytes: u64, granularity: u64) -> u64 {
-    let wanted = (reserved / GRANULE_FRACTION).max(bytes / GRANULES_OF_REQUEST);
-    power_below(wanted).clamp(GRANULE_MIN, GRANULE_MAX).max(granularity)
-}
-
-/// The largest power of two that is not above `number`, or 1.
-fn power_below(number: u64) -> u64 {
-    1 << (u64::BITS - 1 - number.max(1).leading_zeros())
 }

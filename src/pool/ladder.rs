@@ -38,6 +38,7 @@ impl<B: Backend> PoolCore<B> {
     /// never be seen.
     pub(super) fn climb(&self, miss: &mut Miss<'_, B>) -> Result<BlockId, Error> {
         self.steps.count_ladder();
+        miss.desperate = true;
         // All of them have been tried when a ladder begins.
         self.steps_allowed().for_each(|step| miss.note_tried(step.name()));
         let found = {

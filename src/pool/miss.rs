@@ -1,32 +1,22 @@
 //! A miss: the steps of an allocation that the stream's own list did not serve.
 
 use std::cell::Cell;
+use std::iter;
 
 use super::PoolCore;
+use super::ask::Asked;
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::config::Reuse;
 use crate::error::Error;
 use crate::fault::seeded;
-use crate::heap::BlockId;
 use crate::heap::size_class::{ROUNDED_MAX, Rounded};
+use crate::heap::{BlockId, Request};
 use crate::history::Action;
-use crate::order::{FreePoint, Moment};
+use crate::order::Moment;
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
 use crate::tell::{self, Kind, Told};
-
-/// A block of this size, which large requests need whole, is cut for a much smaller one only when blocks of
-/// the stream's list that are not far smaller than the request have had a chance to join: in a recorded
-/// training step that takes 1.017 times the memory in use in place of 1.034. To drain all of the list would
-/// take 1.015, and half of the hits.
-const LARGE: u64 = 64 << 20;
-const FAR_SMALLER: u64 = 64;
-
-/// Whether to cut this block for a request of this size would spoil a large block.
-fn cuts_large(block: u64, bytes: u64) -> bool {
-    block >= LARGE && block > 2 * bytes && bytes > ROUNDED_MAX
-}
 
 /// What is wanted, for whom, and what has been met on the way to it.
 pub(super) struct Miss<'a, B: Backend> {
@@ -35,6 +25,8 @@ pub(super) struct Miss<'a, B: Backend> {
     pub(super) align: u64,
     /// What has been tried, once a ladder begins, for the error that may come.
     pub(super) tried: Vec<&'static str>,
+    /// The pool cannot grow: a block may lie where it does not belong.
+    pub(super) desperate: bool,
     /// The limit, not the device, kept the pool from growing.
     pub(super) over_limit: bool,
     /// What others had returned when the last search of a ladder began.
@@ -44,17 +36,6 @@ pub(super) struct Miss<'a, B: Backend> {
     /// The stream was made to wait for the block that is handed out, and on what at the latest.
     pub(super) waited: Cell<Option<Moment>>,
     pub(super) asked: Asked,
-}
-
-/// What one call has asked of the driver, so that it does not ask twice.
-#[derive(Default)]
-pub(super) struct Asked {
-    /// Free points that had not completed: of their timelines, nothing later has either.
-    unfinished: Vec<FreePoint>,
-    /// How many answers were that it has finished.
-    completed: u64,
-    /// The last driver error that was met on the way, and that another way may make up for.
-    pub(super) error: Option<Error>,
 }
 
 /// One way to serve a miss.
@@ -221,45 +202,40 @@ impl<B: Backend> PoolCore<B> {
         Buffer::new(Home::new(miss.core), block, address, miss.size, len)
     }
 
-    /// A block that needs no wait: the smallest that fits, from the heap or the stream's own list. When
-    /// there is none, the list is drained: neighbours there can join.
+    /// A block that needs no wait: the smallest that fits. The stream's own large blocks are in the heap
+    /// then, so that they can join; its small ones get there when there is none.
     pub(super) fn take_covered(&self, miss: &Miss<'_, B>) -> Option<BlockId> {
         let mut central = self.central.lock();
-        let (bytes, align) = (miss.size.bytes, miss.align);
         central.settle();
         let taker = miss.core.taker();
-        for drained in [false, true] {
-            if drained {
-                central.drain(miss.core, 0);
+        let is_small = miss.size.bytes <= ROUNDED_MAX;
+        if !is_small {
+            central.drain(miss.core, ROUNDED_MAX + 1);
+        }
+        let mut found = central.find_covered(miss, &taker);
+        if found.is_none() {
+            central.drain(miss.core, 0);
+            found = central.find_covered(miss, &taker);
+        }
+        if let Some((id, request)) = found {
+            if seeded!(LockDropped) {
+                drop(central);
+                central = self.central.lock();
             }
-            let mut found = central.heap.find_covered(bytes, align, &taker, &central.timelines);
-            if !drained && central.take_smaller(miss.core, bytes, align, found) {
-                found = central.heap.find_covered(bytes, align, &taker, &central.timelines);
-            }
-            if !drained && found.is_some_and(|id| cuts_large(central.heap.extent(id).1, bytes)) {
-                central.drain(miss.core, bytes / FAR_SMALLER);
-                found = central.heap.find_covered(bytes, align, &taker, &central.timelines);
-            }
-            if let Some(id) = found {
-                if seeded!(LockDropped) {
-                    drop(central);
-                    central = self.central.lock();
-                }
-                return Some(central.heap.carve(id, bytes, align));
-            }
+            return Some(central.heap.carve(id, request.bytes, request.align));
         }
         let central = &mut *central;
-        central.heap.take_union(bytes, align, &taker, &central.timelines)
+        let (heap, timelines) = (&mut central.heap, &central.timelines);
+        miss.requests().find_map(|request| heap.take_union(&request, &taker, timelines))
     }
 
     /// Drains what fits from the other lists, and asks the streams that hold candidates.
     fn take_asked(&self, miss: &mut Miss<'_, B>) -> Option<BlockId> {
         let streams = self.streams();
-        let (bytes, align) = (miss.size.bytes, miss.align);
         {
             let mut central = self.central.lock();
             for other in streams.iter() {
-                central.drain(other, bytes);
+                central.drain(other, miss.size.bytes);
             }
         }
         // Twice: a block with several free points waits for the first of them first.
@@ -267,7 +243,10 @@ impl<B: Backend> PoolCore<B> {
             if let Some(block) = self.take_covered(miss) {
                 return Some(block);
             }
-            let candidates = self.central.lock().heap.pending(bytes, align);
+            let candidates: Vec<_> = {
+                let central = self.central.lock();
+                miss.requests().flat_map(|own| central.heap.pending(Some(&own))).collect()
+            };
             let mut news = false;
             for (first, _) in candidates {
                 if self.ask_point(&mut miss.asked, first) {
@@ -322,72 +301,35 @@ impl<B: Backend> PoolCore<B> {
         miss.asked.ask_again();
         self.take_gathered(miss).or_else(|| self.grow(miss, Mark::SoftTarget))
     }
-
-    /// Asks for all that is pending.
-    pub(super) fn ask_everything(&self, asked: &mut Asked) {
-        // Again while something completes: a timeline's last epoch, not finished, must not hide those
-        // before it, nor a block's first free point its others.
-        loop {
-            let pending = {
-                let mut central = self.central.lock();
-                central.settle();
-                central.heap.pending(0, 1)
-            };
-            let before = asked.completed;
-            for (first, last) in pending {
-                if self.ask_point(asked, first) && last > first.epoch {
-                    self.ask_point(asked, FreePoint { epoch: last, ..first });
-                }
-            }
-            if asked.completed == before {
-                break;
-            }
-        }
-    }
-
-    /// Asks whether a free point has completed, closing a probe on its stream if nothing published
-    /// covers it.
-    fn ask_point(&self, asked: &mut Asked, point: FreePoint) -> bool {
-        let is_earlier =
-            |own: &FreePoint| own.timeline == point.timeline && own.epoch <= point.epoch;
-        if asked.unfinished.iter().any(is_earlier) {
-            return false;
-        }
-        let timeline = self.central.lock().timelines.get(point.timeline).cloned();
-        let Some(timeline) = timeline else { return true };
-        if timeline.completed() >= point.epoch {
-            return true;
-        }
-        let answer = match timeline.cover(point.epoch) {
-            Some(closed) => self.ask(&timeline, &closed),
-            None => match self.pin(point.timeline) {
-                Some(pin) => self
-                    .close_epoch(&pin.core, Moment::Probe)
-                    .and_then(|closed| self.ask(&timeline, &closed)),
-                None => Ok(false),
-            },
-        };
-        let finished = match answer {
-            Ok(finished) => finished,
-            Err(error) => {
-                asked.meet(error);
-                false
-            }
-        };
-        if finished {
-            asked.completed += 1;
-        } else {
-            asked.unfinished.push(point);
-        }
-        finished
-    }
 }
 
 impl<'a, B: Backend> Miss<'a, B> {
     pub(super) fn new(core: &'a StreamCore<B>, size: Rounded, align: u64) -> Miss<'a, B> {
         let (tried, asked) = Default::default();
         let waited = Cell::new(None);
-        Miss { core, size, align, tried, over_limit: false, seen: 0, returned: 0, waited, asked }
+        Miss {
+            core,
+            size,
+            align,
+            tried,
+            desperate: false,
+            over_limit: false,
+            seen: 0,
+            returned: 0,
+            waited,
+            asked,
+        }
+    }
+
+    /// What it asks for, where such blocks belong.
+    pub(super) fn request(&self) -> Request {
+        Request::new(self.size.bytes, self.align)
+    }
+
+    /// The searches for its block, in order.
+    pub(super) fn requests(&self) -> impl Iterator<Item = Request> + use<B> {
+        let own = self.request();
+        iter::once(own).chain(self.desperate.then(|| own.elsewhere()))
     }
 
     /// Notes what has been tried, for the error.
@@ -395,20 +337,5 @@ impl<'a, B: Backend> Miss<'a, B> {
         if !self.tried.contains(&name) {
             self.tried.push(name);
         }
-    }
-}
-
-impl Asked {
-    /// Keeps a driver error for the out-of-memory error that may follow. A capture is no error: the
-    /// stream that captures is passed over.
-    pub(super) fn meet(&mut self, error: Error) {
-        if !error.is_capture() {
-            self.error = Some(error);
-        }
-    }
-
-    /// What was asked before may have finished by now: it may be asked again.
-    pub(super) fn ask_again(&mut self) {
-        self.unfinished.clear();
     }
 }

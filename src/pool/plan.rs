@@ -7,7 +7,7 @@ use super::central::Central;
 use super::pieces::{PieceId, Status};
 use crate::backend::Backend;
 use crate::fault::seeded;
-use crate::heap::Room;
+use crate::heap::{Request, Room};
 use crate::order::Taker;
 
 /// How many bytes of memory may come from where.
@@ -74,13 +74,12 @@ impl<B: Backend> Central<B> {
     /// program that goes round in a circle meets itself again.
     pub(super) fn find_room(
         &self,
-        bytes: u64,
-        align: u64,
+        request: &Request,
         taker: &Taker,
         means: &Means,
     ) -> Option<(Room, u64)> {
         let mut best: Option<(Room, u64)> = None;
-        self.heap.each_room(bytes, align, taker, &self.timelines, |room| {
+        self.heap.each_room(request, taker, &self.timelines, |room| {
             let bound = best.map_or(u64::MAX, |(_, cost)| cost);
             if let Some(cost) = self.cost(&room, means, bound) {
                 best = Some((room, cost));
@@ -93,7 +92,7 @@ impl<B: Backend> Central<B> {
         // Where the rest of every hole that is large enough lies behind addresses that are just being
         // unmapped.
         best.or_else(|| {
-            let room = self.find_vacant(bytes, align, means.granularity)?;
+            let room = self.find_vacant(request, means.granularity)?;
             Some((room, self.cost(&room, means, u64::MAX)?))
         })
     }
@@ -109,7 +108,7 @@ impl<B: Backend> Central<B> {
 
     /// The mappings and unmappings that a room needs, if it is possible and they are fewer than `bound`.
     fn mappings(&self, room: &Room, means: &Means, bound: u64) -> Option<u64> {
-        let mut used = BTreeSet::new();
+        let mut used: Vec<PieceId> = Vec::new();
         let mut cost = 0;
         for hole in self.heap.holes_of(room) {
             let part = self.part_of(&hole, room, means);
@@ -120,9 +119,10 @@ impl<B: Backend> Central<B> {
                 if self.pieces.status(place.piece) == Status::Leaving {
                     return None;
                 }
-                if self.move_to(room, place.piece).is_none() || !used.insert(place.piece) {
+                if self.move_to(room, place.piece).is_none() || used.contains(&place.piece) {
                     cost += 2;
                 }
+                used.push(place.piece);
                 if cost >= bound {
                     return None;
                 }
@@ -265,10 +265,11 @@ impl<B: Backend> Central<B> {
     }
 
     /// A room with nothing mapped in it, nor in the rest of its units.
-    pub(super) fn find_vacant(&self, bytes: u64, align: u64, granularity: u64) -> Option<Room> {
+    pub(super) fn find_vacant(&self, request: &Request, granularity: u64) -> Option<Room> {
+        let Request { bytes, align, part } = *request;
         let needed = bytes.next_multiple_of(granularity);
         let align = align.max(granularity);
-        self.heap.holes(bytes).find_map(|hole| {
+        self.heap.holes(part, bytes).find_map(|hole| {
             let mut at = hole.start.next_multiple_of(align);
             for (address, place) in self.pieces.places_in(hole.clone()) {
                 if at + needed <= address {

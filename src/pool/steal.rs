@@ -70,8 +70,7 @@ impl<B: Backend> PoolCore<B> {
         let central = &mut *central;
         central.settle();
         let taker = miss.core.taker();
-        let (bytes, align) = (miss.size.bytes, miss.align);
-        let timelines = &central.timelines;
+        let (heap, timelines) = (&mut central.heap, &central.timelines);
         let can_wait = |point: &FreePoint| {
             !needs_wait(*point, &taker, timelines)
                 || !avoid.contains(&point.timeline)
@@ -81,13 +80,14 @@ impl<B: Backend> PoolCore<B> {
                     })
         };
         let can_have = |stamps: &Stamps| stamps.points().iter().all(can_wait);
-        let block = if union {
-            central.heap.take_run(bytes, align, &can_have, timelines)?
-        } else {
-            let victim = central.heap.find_steal(bytes, align, can_have)?;
-            central.heap.carve(victim, bytes, align)
-        };
-        Some((block, central.heap.stamps(block).clone()))
+        let block = miss.requests().find_map(|request| match union {
+            true => heap.take_run(&request, &can_have, timelines),
+            false => {
+                let victim = heap.find_steal(&request, can_have)?;
+                Some(heap.carve(victim, request.bytes, request.align))
+            }
+        })?;
+        Some((block, heap.stamps(block).clone()))
     }
 
     /// Makes the stream wait for every free point that it must. Otherwise says for whose it could not,

@@ -1,8 +1,8 @@
 //! Memory that goes back to the device.
 
 use super::PoolCore;
+use super::ask::Asked;
 use super::central::Central;
-use super::miss::Asked;
 use super::pieces::Leaving;
 use crate::backend::Backend;
 use crate::error::Error;

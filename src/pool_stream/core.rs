@@ -13,7 +13,7 @@ use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::heap::size_class::{Grains, Rounded};
 use crate::history::{Action, Ring};
-use crate::order::{Closed, Epoch, Frontier, Stamps, Taker, Timeline, TimelineId};
+use crate::order::{Closed, Epoch, Frontier, Taker, Timeline, TimelineId};
 use crate::pool::{PoolCore, PooledEvent};
 use crate::prefetch::prefetch;
 use crate::quiescent::ScopeId;
@@ -387,7 +387,7 @@ impl<B: Backend> StreamCore<B> {
     pub(crate) fn copy_list(&self, addresses: &mut Vec<u64>) {
         loop {
             let state = self.state.lock();
-            let count = state.list.count();
+            let count = state.list.count(0);
             if addresses.capacity() - addresses.len() >= count {
                 return addresses.extend(state.list.iter().map(|free| free.address));
             }
@@ -397,35 +397,23 @@ impl<B: Backend> StreamCore<B> {
         }
     }
 
-    /// Moves the blocks of at least `bytes` bytes from the list through `each`, with their free points.
-    pub(crate) fn drain(&self, bytes: u64, mut each: impl FnMut(BlockId, Stamps)) {
-        let mut drained: Vec<(BlockId, Epoch)> = Vec::new();
-        {
+    /// Takes the blocks of at least `bytes` bytes from the list, with the epochs in which they were freed.
+    /// While the lock is held nothing is allocated.
+    pub(crate) fn drain(&self, bytes: u64, drained: &mut Vec<(BlockId, Epoch)>) {
+        loop {
             let mut state = self.state.lock();
             if !state.list.may_hold(bytes.max(1)) {
                 return;
             }
-            // `each` may be slow and runs unlocked.
-            let open = state.open;
-            state.list.drain(bytes, |free| drained.push((free.block, open.widened(free.epoch))));
+            let count = state.list.count(bytes);
+            if drained.capacity() - drained.len() >= count {
+                let open = state.open;
+                let widened = |free: FreeBlock| (free.block, open.widened(free.epoch));
+                return state.list.drain(bytes, |free| drained.push(widened(free)));
+            }
+            drop(state);
+            drained.reserve(count + count / 4);
         }
-        let id = self.id;
-        for (block, epoch) in drained {
-            each(block, Stamps::of(id, epoch));
-        }
-    }
-
-    /// Takes the smallest block of at least `bytes` bytes from the list, if `accept` wants it, with its
-    /// free point.
-    pub(crate) fn take_smallest(
-        &self,
-        bytes: u64,
-        accept: impl FnOnce(BlockId) -> bool,
-    ) -> Option<(BlockId, Stamps)> {
-        let mut state = self.state.lock();
-        let open = state.open;
-        let free = state.list.take_smallest(bytes, accept)?;
-        Some((free.block, Stamps::of(self.id, open.widened(free.epoch))))
     }
 }
 

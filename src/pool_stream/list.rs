@@ -187,39 +187,10 @@ impl StreamList {
         }
     }
 
-    /// Takes the smallest block of at least `bytes` bytes, if `accept` wants it.
-    pub(super) fn take_smallest(
-        &mut self,
-        bytes: u64,
-        accept: impl FnOnce(BlockId) -> bool,
-    ) -> Option<FreeBlock> {
-        let bin = self.filled_from(bin_of(bytes)).find_map(|bin| {
-            let Some(at) = bin.checked_sub(ROUNDED_BINS) else {
-                return Some((bin, self.bins[bin].blocks.len() - 1));
-            };
-            let sizes = self.sizes[at].iter().map(|size| size.bytes()).enumerate();
-            let fits = sizes.filter(|(_, size)| *size >= bytes);
-            fits.min_by_key(|(_, size)| *size).map(|(index, _)| (bin, index))
-        });
-        let (bin, index) = bin?;
-        let own = &mut self.bins[bin];
-        if !accept(own.blocks[index].block) {
-            return None;
-        }
-        own.owned -= 1;
-        let free = own.blocks.remove(index);
-        if own.blocks.is_empty() {
-            self.filled[bin / 64] &= !(1 << (bin % 64));
-        }
-        if let Some(at) = bin.checked_sub(ROUNDED_BINS) {
-            self.sizes[at].remove(index);
-        }
-        Some(free)
-    }
-
-    /// How many blocks are on it.
-    pub(super) fn count(&self) -> usize {
-        self.filled_from(0).map(|bin| self.bins[bin].blocks.len()).sum()
+    /// How many blocks are on it that may have `bytes` bytes or more.
+    pub(super) fn count(&self, bytes: u64) -> usize {
+        let from = if bytes == 0 { 0 } else { bin_of(bytes) };
+        self.filled_from(from).map(|bin| self.bins[bin].blocks.len()).sum()
     }
 
     /// All blocks, bin by bin.
@@ -319,25 +290,6 @@ mod tests {
         list.drain(0, |free| taken.push(free.address >> 40));
         assert_eq!(taken, [3, 5, 1, 2, 4]);
         assert!(!list.may_hold(1));
-    }
-
-    #[test]
-    fn the_smallest_block_that_fits_is_found_in_whichever_bin_it_lies() {
-        let mut list = StreamList::new();
-        for (at, bytes) in (1_u64..).zip([512, 6 << 20, (5 << 20) + 512, 5 << 20, 1 << 30]) {
-            put(&mut list, at << 40, bytes);
-        }
-        let mut smallest =
-            |bytes, wanted| list.take_smallest(bytes, |_| wanted).map(|free| free.address >> 40);
-        assert_eq!(smallest((5 << 20) + 256, false), None, "it is not wanted");
-        assert_eq!(smallest((5 << 20) + 256, true), Some(3));
-        assert_eq!(smallest((5 << 20) + 256, true), Some(2), "of the next bin");
-        assert_eq!(
-            [256, 513, 6 << 20, 1].map(|bytes| smallest(bytes, true)),
-            [Some(1), Some(4), Some(5), None]
-        );
-        assert!(!list.may_hold(1));
-        assert!(list.bins.iter().all(|bin| bin.owned == 0));
     }
 
     #[test]

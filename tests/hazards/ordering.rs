@@ -490,17 +490,19 @@ fn h15_a_copy_on_another_stream_comes_before_the_next_owner_at_home() {
 
 #[test]
 fn h16_beside_a_stalled_stream_others_reuse_all_of_their_own() {
+    const PIECE: u64 = 4 * MIB;
     in_both_kinds(|setup| {
         let lab =
-            setup.lab_with(|builder| builder.late_waits(false).limit(32 * MIB).floor(30 * MIB));
+            setup.lab_with(|builder| builder.late_waits(false).limit(32 * PIECE).floor(30 * PIECE));
         let [a, b, c] = lab.streams();
-        // a's blocks lie between b's: a, b, b, a, b, b, … in pieces of 1 MiB.
+        lab.pool.reserve(30 * PIECE).unwrap();
+        // a's blocks lie between b's: a, b, b, a, b, b, … in pieces of which the halves are no small blocks.
         let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
         for n in 0..30 {
             if n % 3 == 0 {
-                of_a.push(lab.hold(&a, MIB));
+                of_a.push(lab.hold(&a, PIECE));
             } else {
-                of_b.push(lab.hold(&b, MIB));
+                of_b.push(lab.hold(&b, PIECE));
             }
         }
         let gate = lab.device.gate();
@@ -508,24 +510,25 @@ fn h16_beside_a_stalled_stream_others_reuse_all_of_their_own() {
         of_a.iter().for_each(|own| own.write(&a));
         of_b.iter().for_each(|own| own.write(&b));
         drop((of_a, of_b));
-        // c makes the pool look at everything: all lists are drained and neighbours may join.
-        let all = lab.try_hold(&c, 31 * MIB).expect_err("a's blocks are not to be had");
-        assert!(all.is_out_of_memory());
+        // The pool looks at everything: all lists are drained and neighbours may join.
+        lab.pool.trim(32 * PIECE).unwrap();
         let reserved = lab.stats().reserved;
         for round in 0..50 {
             let (mine, calls) = lab.calls_of(|| {
                 // Whole, in halves, and two side by side.
-                let sizes = [2 * MIB, MIB, 512 * KIB, 2 * MIB, 512 * KIB, MIB, 2 * MIB];
+                let sizes = [8 * MIB, PIECE, 2 * MIB, 8 * MIB, 2 * MIB, PIECE, 8 * MIB];
                 sizes.map(|bytes| lab.hold(&b, bytes))
             });
             mine.iter().for_each(|own| own.write(&b));
             assert_eq!(calls.stream_waits + calls.synchronizes(), 0, "round {round}");
             drop(mine);
             if round % 2 == 0 {
-                lab.hold(&c, MIB).write(&c);
+                lab.hold(&c, PIECE).write(&c);
             }
         }
         assert_eq!(lab.stats().reserved, reserved, "the others grew");
+        let all = lab.try_hold(&c, 31 * PIECE).expect_err("a's blocks are not to be had");
+        assert!(all.is_out_of_memory());
         gate.open();
         lab.let_run();
         if setup.growth == Growth::Segments {
@@ -533,7 +536,7 @@ fn h16_beside_a_stalled_stream_others_reuse_all_of_their_own() {
             // program gives any back.
             lab.pool.trim(0).unwrap();
         }
-        assert_eq!(lab.hold(&c, 30 * MIB).size(), 30 * MIB);
+        assert_eq!(lab.hold(&c, 30 * PIECE).size(), 30 * PIECE);
     });
 }
 
