@@ -21,7 +21,7 @@ pair 64 MiB: 301
 pair busy 512 KiB: 203
 pair in a scope 512 KiB: 203
 pair on 8 streams 512 KiB: 210
-clear 4816 on 37 streams: 222
+clear 4816 on 37 streams: 234
 END
 }
 
