@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use streampool::cuda::CudaBackend;
-use streampool::{Buffer, PoolBuilder, PoolStream, StreamPool};
+use streampool::{Buffer, PoolBuilder, PoolStream, Reuse, StreamPool};
 
 use crate::Failure;
 use crate::options::Options;
@@ -25,6 +25,7 @@ pub(crate) struct Bench<'a> {
     context: Arc<CudaContext>,
     spin: sys::CUfunction,
     touch: sys::CUfunction,
+    compute: sys::CUfunction,
 }
 
 impl Bench<'_> {
@@ -40,7 +41,8 @@ impl Bench<'_> {
             // SAFETY: sound because the module was just loaded, and is never unloaded.
             Ok(unsafe { result::module::get_function(module, name) }?)
         };
-        Ok(Bench { options, context, spin: kernel("spin")?, touch: kernel("touch")? })
+        let (spin, touch, compute) = (kernel("spin")?, kernel("touch")?, kernel("compute")?);
+        Ok(Bench { options, context, spin, touch, compute })
     }
 
     /// A pool of its own for a workload, empty.
@@ -81,15 +83,29 @@ impl Bench<'_> {
 
     /// Keeps the stream busy for 20 ms.
     pub(crate) fn keep_busy(&self, stream: &Stream) -> Result<(), Failure> {
+        self.spin(stream, BUSY)
+    }
+
+    /// Keeps the stream busy for so many nanoseconds.
+    pub(crate) fn spin(&self, stream: &Stream, ns: u64) -> Result<(), Failure> {
         // SAFETY: sound because `spin` takes one number and touches no memory.
-        Ok(unsafe { launch(self.spin, stream, BUSY) }?)
+        Ok(unsafe { launch(self.spin, stream, [ns]) }?)
+    }
+
+    /// Keeps the buffer's stream busy for so many ticks of the device's clock, and writes to the buffer, of
+    /// at least 8 bytes.
+    pub(crate) fn compute(&self, buffer: &DeviceBuffer, ticks: u64) -> Result<(), Failure> {
+        assert!(buffer.len() >= 8, "a number does not fit in {} bytes", buffer.len());
+        // SAFETY: sound because `compute` takes two numbers, and writes 8 bytes at an address of a live
+        // buffer that has them, on the buffer's stream.
+        Ok(unsafe { launch(self.compute, &buffer.stream(), [buffer.device_ptr(), ticks]) }?)
     }
 
     /// Writes one byte of the buffer on its stream.
     pub(crate) fn touch(&self, buffer: &DeviceBuffer, stream: &Stream) -> Result<(), Failure> {
         // SAFETY: sound because `touch` writes one byte at an address of a live buffer, on the stream
         // that the buffer was allocated on and is freed on.
-        Ok(unsafe { launch(self.touch, stream, buffer.device_ptr()) }?)
+        Ok(unsafe { launch(self.touch, stream, [buffer.device_ptr()]) }?)
     }
 
     /// A smaller count where only the run as such matters.
@@ -101,26 +117,38 @@ impl Bench<'_> {
         self.line_of("", workload, unit, value)
     }
 
+    /// A line for a pool that reuses in a way of the workload's own, whatever the options say.
+    pub(crate) fn line_reusing(
+        &self,
+        reuse: Reuse,
+        workload: &str,
+        unit: &str,
+        value: f64,
+    ) -> Line {
+        Line::new(&self.options.peer_reusing("", reuse), workload, unit, value)
+    }
+
     /// A line for one of several ways to use the pool.
     pub(crate) fn line_of(&self, way: &str, workload: &str, unit: &str, value: f64) -> Line {
         Line::new(&self.options.peer(way), workload, unit, value)
     }
 }
 
-/// Launches one thread of a kernel that takes one 64-bit argument.
+/// Launches one thread of a kernel that takes so many 64-bit arguments.
 ///
 /// # Safety
 ///
 /// As for the kernel.
-unsafe fn launch(
+unsafe fn launch<const N: usize>(
     kernel: sys::CUfunction,
     stream: &Stream,
-    mut argument: u64,
+    arguments: [u64; N],
 ) -> Result<(), DriverError> {
     let raw = stream.raw().cu_stream();
     let one = (1, 1, 1);
-    let mut arguments = [ptr::from_mut(&mut argument).cast::<c_void>()];
-    // SAFETY: sound because the stream lives, the argument is copied before the call returns, and the
+    let mut arguments =
+        arguments.each_ref().map(|own| ptr::from_ref(own).cast_mut().cast::<c_void>());
+    // SAFETY: sound because the stream lives, the arguments are read before the call returns, and the
     // caller answers for what the kernel does.
     unsafe { result::launch_kernel(kernel, one, one, 0, raw, &mut arguments) }
 }

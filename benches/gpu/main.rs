@@ -9,6 +9,7 @@ mod pairs;
 mod random;
 mod report;
 mod sizes;
+mod streams;
 mod tail;
 mod threads;
 mod trace;
@@ -46,6 +47,8 @@ const WORKLOADS: &[Workload] = &[
     Workload { name: "alive 100000", run: allocations::alive },
     Workload { name: "tail 1 thread", run: |bench| tail::tail(bench, 1) },
     Workload { name: "tail 16 threads", run: |bench| tail::tail(bench, 16) },
+    Workload { name: "multi-stream", run: streams::multi_stream },
+    Workload { name: "pipeline 8 streams", run: streams::pipeline },
 ];
 
 /// Everything that was asked for has been measured.

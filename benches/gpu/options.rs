@@ -59,6 +59,11 @@ impl Options {
 
     /// How the pool is called in the report.
     pub(crate) fn peer(&self, way: &str) -> String {
+        self.peer_reusing(way, self.reuse)
+    }
+
+    /// The same, for a workload that chooses what a miss prefers.
+    pub(crate) fn peer_reusing(&self, way: &str, reuse: Reuse) -> String {
         let mut name = String::from("streampool");
         if !way.is_empty() {
             name = name + " " + way;
@@ -66,7 +71,7 @@ impl Options {
         if self.segments {
             name += ", segments";
         }
-        match self.reuse {
+        match reuse {
             Reuse::Memory => name += ", reuse memory",
             Reuse::Speed => name += ", reuse speed",
             _ => {}

@@ -9,7 +9,6 @@
 //! with it: a `parking_lot::Mutex<Vec<u64>>` is locked, pushed to, unlocked, locked, popped from and
 //! unlocked. Only the ratio of the two carries from one machine, or one hour, to another.
 
-mod null_backend;
 mod workloads;
 
 use std::process::ExitCode;
@@ -19,6 +18,8 @@ use lexopt::prelude::*;
 use serde_json::json;
 use workloads::{ALL, Effort, Workload};
 
+#[path = "../../tests/common/null_backend.rs"]
+mod null_backend;
 #[path = "../../examples/common/table.rs"]
 mod table;
 
