@@ -1,6 +1,5 @@
 // PyTorch's caching allocator. There is one in the process: each workload finds its cache empty.
 #include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include "peer.hpp"
 
@@ -24,18 +23,12 @@ struct Torch final : Peer {
   }
   void free(void* pointer, std::size_t, cudaStream_t) override { allocator::raw_delete(pointer); }
 
-  // It frees to the stream that a block was allocated for, so that the other must be told to it, as a
-  // tensor's `record_stream` does.
-  void free_used(void* pointer, std::size_t, cudaStream_t, cudaStream_t user) override {
-    c10::DataPtr lent(pointer, pointer, allocator::get()->raw_deleter(), c10::Device(c10::kCUDA, 0));
-    allocator::recordStream(lent, c10::cuda::getStreamFromExternal(user, 0));
-    lent.release_context();
-    allocator::raw_delete(pointer);
-  }
   std::size_t reserved() override { return allocator::getDeviceStats(0).reserved_bytes[0].peak; }
 };
 }  // namespace
 
+// It frees to the stream that a block was allocated for. To tell it of another takes `recordStream`, which ends
+// the process here (PyTorch 2.11, `c10` without the rest): the workloads that cross streams are not run on it.
 void add_torch(Makers& makers) {
-  makers.push_back({"PyTorch caching allocator", true, [] { return std::make_unique<Torch>(); }});
+  makers.push_back({"PyTorch caching allocator", false, [] { return std::make_unique<Torch>(); }});
 }
