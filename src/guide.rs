@@ -8,7 +8,7 @@
 //! 5. [`testing`]: your stream code on a simulated device, with every missing wait found.
 //! 6. [`watching`]: where the memory is; what happened; what the pool tells of itself.
 //!
-//! Five words come again and again. A *stream* is a queue of work on the device. A buffer has a *home*: the
+//! A few words come again and again. A *stream* is a queue of work on the device. A buffer has a *home*: the
 //! stream that it was allocated on. A free *block* is *clean* when all work that used it has finished; any
 //! stream may have it then. Otherwise it is *pending*, and another stream that takes it has to *wait* for an
 //! *event*, a mark in the queue of the stream that used it. A *hit* is an allocation from what the same

@@ -20,7 +20,7 @@ const SKIPPED: [&str; 7] = [
 ];
 
 /// A process that has not ended by then hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// What became of the checks.
 pub(crate) struct Outcome {
