@@ -239,7 +239,16 @@ fn s4_s7_a_buffer_outlives_the_pools_of_the_devices_that_use_it() {
                 // All handles go: what is left of the pool is what x names.
             }
             drop(x);
-            home.hold(&b, BLOCK).write(&b);
+            // Any pool's call lets the other pools' streams leave, on other tests' threads too. While one is
+            // leaving there is no event of it yet that this pool could wait for, and it is refused.
+            let again = || {
+                let held = home.try_hold(&b, BLOCK).ok();
+                thread::sleep(std::time::Duration::from_millis(u64::from(held.is_none())));
+                held
+            };
+            let held = (0..2000).find_map(|_| again()).expect("there is memory");
+            held.write(&b);
+            drop(held);
             home.pool.synchronize().unwrap();
             assert_eq!(home.pool.trim(0).unwrap(), BLOCK);
             // Whoever calls any pool lets their streams go, which nothing uses any more. Other tests' threads
