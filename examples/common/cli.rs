@@ -35,6 +35,13 @@ impl fmt::Display for Failure {
     }
 }
 
+/// Prints what was measured; what went wrong with it is the outcome.
+pub(crate) fn present(report: &str, failures: impl Iterator<Item = String>) -> Outcome<()> {
+    print!("{report}");
+    let failures: Vec<_> = failures.collect();
+    if failures.is_empty() { Ok(()) } else { Err(Failure::Run(failures.join("\n").into())) }
+}
+
 /// Ends a program: with 0, 1 for a failure, 2 for a command line that makes no sense.
 pub(crate) fn end(name: &str, outcome: Outcome<()>) -> ExitCode {
     let Err(failure) = outcome else { return ExitCode::SUCCESS };

@@ -29,7 +29,7 @@ pub(crate) mod slices;
 
 use std::process::ExitCode;
 
-use common::cli::{BackendName, Failure, Outcome, end};
+use common::cli::{BackendName, Failure, Outcome, end, present};
 use common::device::Purpose;
 use inputs::Inputs;
 use measure::{Allocator, Contestant, Measured, measure};
@@ -48,13 +48,11 @@ fn run(options: Option<Options>) -> Outcome<()> {
         return Ok(());
     };
     let measured = multiply(&options)?;
-    if options.json {
-        print!("{}", report::json(&options, &measured));
-    } else {
-        print!("{}", report::table(&options, &measured));
-    }
-    let failures: Vec<_> = measured.iter().filter_map(Measured::failure).collect();
-    if failures.is_empty() { Ok(()) } else { Err(Failure::Run(failures.join("\n").into())) }
+    let report = match options.json {
+        true => report::json(&options, &measured),
+        false => report::table(&options, &measured),
+    };
+    present(&report, measured.iter().filter_map(Measured::failure))
 }
 
 /// Runs the program on all allocators of the device.

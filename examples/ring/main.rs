@@ -20,7 +20,7 @@ pub(crate) mod sim;
 
 use std::process::ExitCode;
 
-use common::cli::{BackendName, Failure, Outcome, end};
+use common::cli::{BackendName, Outcome, end, present};
 use measure::{Measured, measure};
 use options::Options;
 use sim::Source;
@@ -35,13 +35,11 @@ fn run(options: Option<Options>) -> Outcome<()> {
         return Ok(());
     };
     let measured = exchange(&options)?;
-    if options.json {
-        print!("{}", report::json(&options, &measured));
-    } else {
-        print!("{}", report::table(&options, &measured));
-    }
-    let failures: Vec<_> = measured.iter().filter_map(Measured::failure).collect();
-    if failures.is_empty() { Ok(()) } else { Err(Failure::Run(failures.join("\n").into())) }
+    let report = match options.json {
+        true => report::json(&options, &measured),
+        false => report::table(&options, &measured),
+    };
+    present(&report, measured.iter().filter_map(Measured::failure))
 }
 
 /// Runs the ring with each allocator.

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::program::Exit;
-use super::world::{Check, Local, Scope, World, ensure};
+use super::world::{Check, Live, Local, Scope, World, ensure};
 use crate::{QuiescentReport, StreamPool};
 
 impl World {
@@ -98,14 +98,7 @@ impl World {
         count: u8,
     ) -> Result<bool, String> {
         let pool = self.side(pool);
-        let mut value = Vec::new();
-        for _ in 0..usize::from(count).min(self.live.len()) {
-            let at = usize::from(buffer) % self.live.len();
-            value.push(self.live.swap_remove(at));
-        }
-        value.iter().for_each(|live| self.given_back(live));
-        let given: Vec<(usize, u64)> =
-            value.iter().map(|live| (live.pool, live.capacity())).collect();
+        let (value, given) = self.take_value(buffer, count);
         let (own, mut others): (Vec<_>, Vec<_>) = given.into_iter().partition(|of| of.0 == pool);
         match self.sides[pool].pool.release(value) {
             Ok(report) => {
@@ -125,6 +118,18 @@ impl World {
         Ok(true)
     }
 
+    /// Takes up to so many buffers, from one on, and says of which pool each is and how many bytes it has.
+    fn take_value(&mut self, buffer: u8, count: u8) -> (Vec<Live>, Vec<(usize, u64)>) {
+        let mut value = Vec::new();
+        for _ in 0..usize::from(count).min(self.live.len()) {
+            let at = usize::from(buffer) % self.live.len();
+            value.push(self.live.swap_remove(at));
+        }
+        value.iter().for_each(|live| self.given_back(live));
+        let given = value.iter().map(|live| (live.pool, live.capacity())).collect();
+        (value, given)
+    }
+
     /// The same in scopes of all pools, opened and ended together.
     pub(super) fn release_of_all(
         &mut self,
@@ -132,14 +137,7 @@ impl World {
         buffer: u8,
         count: u8,
     ) -> Result<bool, String> {
-        let mut value = Vec::new();
-        for _ in 0..usize::from(count).min(self.live.len()) {
-            let at = usize::from(buffer) % self.live.len();
-            value.push(self.live.swap_remove(at));
-        }
-        value.iter().for_each(|live| self.given_back(live));
-        let given: Vec<(usize, u64)> =
-            value.iter().map(|live| (live.pool, live.capacity())).collect();
+        let (value, given) = self.take_value(buffer, count);
         let pools: Vec<_> = self.sides.iter().map(|side| side.pool.clone()).collect();
         match StreamPool::quiesce_all(&pools.iter().collect::<Vec<_>>()) {
             Ok(scopes) => {
