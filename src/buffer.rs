@@ -16,6 +16,7 @@ use crate::pool_stream::core::{Detours, StreamCore};
 use crate::pool_stream::home::Home;
 use crate::quiescent;
 use crate::sync::{Arc, host};
+use crate::tag::Tag;
 
 /// Device memory, owned. Dropping it frees it on its home stream.
 ///
@@ -35,7 +36,8 @@ use crate::sync::{Arc, host};
 /// stream's next one.
 ///
 /// It is a handful of words that name a block and its stream, to be moved by value: allocating it and
-/// dropping it touch no count but those under the stream's own lock, and no host allocator.
+/// dropping it touch no count but those under the stream's own lock, and no host allocator (in a pool that
+/// keeps no history: see [`PoolBuilder::history`](crate::PoolBuilder::history)).
 pub struct Buffer<B: Backend> {
     pub(crate) home: Home<B>,
     pub(crate) address: u64,
@@ -47,7 +49,7 @@ pub struct Buffer<B: Backend> {
     slack: u32,
     /// The bin of home's list that the block goes back to, or [`DETOUR`].
     route: host::AtomicU8,
-    /// Who but home may use the block: bits, none of them in the usual case.
+    /// Who but home may use the block, and whether the buffer has a tag: bits, none of them in the usual case.
     others: host::AtomicU8,
 }
 
@@ -62,6 +64,11 @@ pub(crate) const NAMED: u8 = 1;
 pub(crate) const STRANGER_READ: u8 = 2;
 /// The same for a write.
 pub(crate) const STRANGER_WROTE: u8 = 4;
+/// All of those above.
+#[cfg(feature = "cuda")]
+pub(crate) const ANY_OTHER: u8 = NAMED | STRANGER_READ | STRANGER_WROTE;
+/// The pool knows what the buffer is for.
+const TAGGED: u8 = 8;
 
 impl<B: Backend> Buffer<B> {
     /// A buffer of `len` bytes, which home counts already.
@@ -116,6 +123,12 @@ impl<B: Backend> Buffer<B> {
         self.others.fetch_and(!which, host::Ordering::Relaxed);
     }
 
+    /// Notes what the buffer is for, in a pool that keeps a history.
+    pub(crate) fn keep_tag(&self, tag: Tag) {
+        self.home.pool.put_tag(self.address, tag);
+        self.others.fetch_or(TAGGED, host::Ordering::Relaxed);
+    }
+
     /// What was asked for, in bytes.
     pub fn len(&self) -> usize {
         // It came from a `usize`.
@@ -141,6 +154,35 @@ impl<B: Backend> Buffer<B> {
     /// The home stream: the one that the buffer is freed on.
     pub fn stream(&self) -> PoolStream<B> {
         self.home.pool.handle_of(&self.home)
+    }
+
+    /// Says what the buffer is for, in the place of what was said before: where that is known only now, or
+    /// better. See [`Tag`]. Nothing in a pool that keeps no [`history`](crate::PoolBuilder::history), or of a
+    /// buffer of zero bytes.
+    ///
+    /// ```
+    /// # use streampool::{StreamPool, Tag, sim::SimDevice};
+    /// # let device = SimDevice::new(1);
+    /// # let pool = StreamPool::builder(device.clone()).history(1000).build()?;
+    /// # let stream = pool.stream(device.create_stream())?;
+    /// let buffer = stream.alloc(4096)?;
+    /// let saved = Tag::new("saved for the backward pass");
+    /// buffer.set_tag(saved);
+    /// assert_eq!(buffer.tag(), Some(saved));
+    /// # Ok::<(), streampool::Error>(())
+    /// ```
+    pub fn set_tag(&self, tag: Tag) {
+        if self.block.is_none() || !self.home.pool.keeps_history() {
+            return;
+        }
+        self.keep_tag(tag);
+        self.home.pool.note(&self.home, Action::SetTag { address: self.address, tag });
+    }
+
+    /// What the buffer is for, where that was said and the pool keeps a
+    /// [`history`](crate::PoolBuilder::history).
+    pub fn tag(&self) -> Option<Tag> {
+        if self.has_others(TAGGED) { self.home.pool.tag_at(self.address) } else { None }
     }
 
     /// Lets `other` use this buffer from now on: makes it wait for all that is queued on the home
@@ -280,10 +322,15 @@ impl<B: Backend> Buffer<B> {
         if scope.is_some() && !stamps.is_clean() {
             quiescent::note_shared(scope, home.id, &stamps);
         }
+        // While the address is still this buffer's alone.
+        let tag = match self.has_others(TAGGED) {
+            true => home.pool.take_tag(self.address),
+            false => None,
+        };
         let mut state = home.state.lock();
         if has_block {
             let (address, bytes, requested) = (self.address, self.bytes(), self.len() as u64);
-            state.note(Action::Free { address, bytes, requested });
+            state.note(Action::Free { address, bytes, requested, tag });
         }
         let to_heap = (!stamps.is_clean() && !seeded!(ListHitWithSecondStamp))
             || state.detours.has(Detours::SHUT)

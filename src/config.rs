@@ -7,6 +7,9 @@ use crate::error::{Error, Reason};
 use crate::pool::{Driver, Peers, PoolCore, StreamPool};
 use crate::sync::Arc;
 
+/// The most events that a stream keeps.
+const HISTORY_MAX: usize = 1 << 24;
+
 /// What a miss prefers: waiting for memory that another stream freed, or taking more from the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -212,8 +215,11 @@ impl<B: Backend> PoolBuilder<B> {
     }
 
     /// How many of its latest events each stream keeps, for [`StreamPool::history`]; 0, nothing at all,
-    /// by default. An event takes 72 bytes, which are set aside when the stream is registered. A hit and a
-    /// free take a longer way then: measured, 55 ns longer each, most of it for the look at the clock.
+    /// by default, and 2^24 at most. With 1 or more the pool also knows what its buffers are for: see
+    /// [`Tag`](crate::Tag). An event takes 72 bytes, which are set aside when the stream is registered. A hit
+    /// and a free take a longer way then: measured, 55 ns longer each, most of it for the look at the clock;
+    /// those of a buffer with a tag also put it into a table and take it out, under a lock that other
+    /// streams share, and may ask the host's allocator.
     pub fn history(mut self, events_per_stream: usize) -> Self {
         self.config.history = events_per_stream;
         self
@@ -277,6 +283,10 @@ impl<B: Backend> PoolBuilder<B> {
             && !(fraction > 0.0 && fraction <= 1.0)
         {
             let what = "limit_fraction takes a number above 0, and 1 at most";
+            return Err(Error::new(Reason::BadOption { what }));
+        }
+        if self.config.history > HISTORY_MAX {
+            let what = "history keeps 2^24 events of each stream at most: 1.2 GB";
             return Err(Error::new(Reason::BadOption { what }));
         }
         PoolCore::build(self.driver, self.config, &self.peers)

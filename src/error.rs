@@ -156,7 +156,8 @@ impl Error {
             || self.driver_kind() == Some(ErrorKind::Capture)
     }
 
-    /// The device has met an error that every later call returns too. Nothing is allocated any more.
+    /// The device has met an error that every later call returns too. Nothing is allocated any more. Of a
+    /// call that concerns two devices it may be either; the pool of the other goes on.
     pub fn is_device_lost(&self) -> bool {
         self.driver_kind() == Some(ErrorKind::DeviceLost)
     }

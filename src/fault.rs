@@ -118,8 +118,14 @@ faults! {
     NoAccessCheck = "a block of another context",
     /// Memory that only other devices may still use counts as clean when its own device is idle.
     OwnDeviceForAll = "one device's evidence for all",
+    /// A fault of one device ends those that had to do with it.
+    LostTogether = "one device's fault for all",
     /// What streams of other pools have done is not kept in mind.
     ForeignForgotten = "streams of other pools forgotten",
+    /// A ladder does not wait for streams of other pools that are just leaving.
+    ForeignLeavesUnseen = "leaving streams of other pools unseen",
+    /// What the driver has refused to say once is not asked again.
+    QuarantinedForGood = "quarantined for good",
     /// An event belongs to the pool that asks, not to the stream that it is recorded on.
     EventOfAnotherContext = "an event of another context",
     /// A scope that could not be opened leaves those open that were opened with it.

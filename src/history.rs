@@ -5,12 +5,14 @@
 //! asked for there is no ring, and neither a hit nor a free asks for one: a stream that has one takes both
 //! by the long way.
 
+mod in_use;
 mod perfetto;
 pub(crate) mod trace;
 
 use std::time::Instant;
 
 use crate::snapshot::Stream;
+use crate::tag::Tag;
 
 /// The latest events of a pool, as far as its rings reach back. Made by
 /// [`StreamPool::history`](crate::StreamPool::history).
@@ -56,6 +58,8 @@ pub enum Action {
         requested: u64,
         /// The stream's own list served it.
         hit: bool,
+        /// What it is for: the thread's [`Tag`].
+        tag: Option<Tag>,
     },
     /// A buffer was freed, whose home the stream was.
     Free {
@@ -65,6 +69,15 @@ pub enum Action {
         bytes: u64,
         /// What had been asked for.
         requested: u64,
+        /// What it was for.
+        tag: Option<Tag>,
+    },
+    /// A buffer was given a tag by [`Buffer::set_tag`](crate::Buffer::set_tag).
+    SetTag {
+        /// Its address on the device.
+        address: u64,
+        /// What it is for.
+        tag: Tag,
     },
     /// The next allocation's block was freed on another stream, and not known to be clean.
     Steal {
@@ -215,8 +228,8 @@ mod tests {
     fn of_two_events_at_one_time_the_free_comes_first() {
         let (address, bytes, requested) = (512, 256, 200);
         let event = |action| Event { time_ns: 5, stream: None, action };
-        let free = event(Action::Free { address, bytes, requested });
-        let allocate = event(Action::Allocate { address, bytes, requested, hit: false });
+        let free = event(Action::Free { address, bytes, requested, tag: None });
+        let allocate = event(Action::Allocate { address, bytes, requested, hit: false, tag: None });
         let history = History::new(vec![allocate, free], Vec::new(), 0);
         assert_eq!(history.events, [free, allocate]);
     }

@@ -1,4 +1,15 @@
-#![doc = include_str!("../README.md")]
+#![doc = include_str!("crate.md")]
+#![cfg_attr(
+    feature = "sim",
+    doc = "\n# Where to go on\n\n\
+           [`guide`] has a chapter for each task. [`StreamPool`], [`PoolStream`] and [`Buffer`] are what\n\
+           programs hold; [`PoolBuilder`] has the options; [`sim`] is the device to test on."
+)]
+
+/// The README, whose code the tests run: its pictures and links are the repository's.
+#[cfg(all(doctest, feature = "sim"))]
+#[doc = include_str!("../README.md")]
+mod readme {}
 
 pub mod backend;
 mod buffer;
@@ -30,9 +41,11 @@ mod pool;
 mod pool_stream;
 mod prefetch;
 mod quiescent;
+mod rows;
 pub mod snapshot;
 mod stats;
 mod sync;
+mod tag;
 mod tell;
 
 pub use backend::Backend;
@@ -48,6 +61,7 @@ pub use pool_stream::{PoolStream, RetireError};
 pub use quiescent::{QuiescentReport, QuiescentScope, QuiescentScopes};
 pub use snapshot::Snapshot;
 pub use stats::{Stats, StreamStats};
+pub use tag::{EnteredTag, Tag};
 
 #[cfg(all(test, loom))]
 mod models;

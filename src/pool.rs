@@ -25,6 +25,7 @@ mod retire;
 mod settle;
 mod snapshot;
 mod steal;
+mod tags;
 mod target;
 mod trim;
 #[cfg(feature = "cuda")]
@@ -112,6 +113,8 @@ pub(crate) struct PoolCore<B: Backend> {
     unused: Mutex<VecDeque<TimelineId>>,
     unused_count: AtomicUsize,
     gate: Gate,
+    /// The gate stays closed.
+    closed_for_good: host::AtomicBool,
     /// The device had no more memory when it was last asked for some.
     exhausted: host::AtomicBool,
     /// Held by whoever ends the pool, driver calls and all: nothing that allocates or frees takes it.
@@ -306,6 +309,7 @@ impl<B: Backend> PoolCore<B> {
             unused: Mutex::default(),
             unused_count: AtomicUsize::new(0),
             gate: Gate::default(),
+            closed_for_good: host::AtomicBool::new(false),
             exhausted: host::AtomicBool::new(false),
             ending: host::Mutex::new(()),
             rests: host::AtomicBool::new(false),

@@ -102,8 +102,8 @@ impl<B: Backend> PoolStream<B> {
     }
 
     /// Allocates only where that is a hit: from the stream's own list, with no driver call, and no lock
-    /// but the stream's. `None`, with nothing changed, where [`alloc`](Self::alloc) would have more to do,
-    /// and for zero bytes.
+    /// but the stream's (in a pool that keeps no [`history`](crate::PoolBuilder::history)). `None`, with
+    /// nothing changed, where [`alloc`](Self::alloc) would have more to do, and for zero bytes.
     ///
     /// ```
     /// # use streampool::{StreamPool, sim::SimDevice};
@@ -266,6 +266,8 @@ impl<B: Backend> Drop for StreamHandle<B> {
             state.detours.set(Detours::ORPHAN, true);
         }
         self.core.note_if_unused(&state);
+        drop(state);
+        self.core.pool.look_after_stream();
     }
 }
 

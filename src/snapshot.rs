@@ -6,11 +6,13 @@
 mod pickle;
 mod torch;
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use crate::backend::StreamKind;
-use crate::history::{Action, History};
+use crate::history::{Action, Event, History};
+use crate::tag::Tag;
 
 /// A pool's memory at one moment.
 ///
@@ -37,6 +39,9 @@ pub struct Snapshot {
     pub streams: Vec<Stream>,
     /// Memory that is free and behind no address that is in use, in bytes.
     pub parked: u64,
+    /// When it was taken, in nanoseconds since the pool was made, where the pool keeps a
+    /// [`history`](crate::PoolBuilder::history): later events do not lead to it.
+    pub time_ns: Option<u64>,
 }
 
 /// Addresses in a row with memory behind all of them: a plain segment, or a part of a reserved range
@@ -67,6 +72,8 @@ pub struct Block {
     /// What was asked for, in bytes, of a buffer that the pool's [`history`](crate::PoolBuilder::history)
     /// tells of.
     pub requested: Option<u64>,
+    /// What a buffer is for, where somebody has said it, and the pool keeps a history: see [`Tag`].
+    pub tag: Option<Tag>,
     /// Who has it.
     pub state: BlockState,
     /// The number of the stream whose buffer or list has it.
@@ -127,11 +134,44 @@ impl Snapshot {
         self.blocks().filter(|block| block.state == state).map(|block| block.bytes).sum()
     }
 
-    /// Notes what was asked for of the buffers whose allocation a history tells.
-    pub(crate) fn learn(&mut self, history: &History) {
+    /// How much is in buffers of each tag, and in those of none, in bytes: the most first. "Where is the
+    /// memory?", in the program's own words.
+    ///
+    /// ```
+    /// # use streampool::{StreamPool, Tag, sim::SimDevice};
+    /// # let device = SimDevice::new(1);
+    /// # let pool = StreamPool::builder(device.clone()).history(1000).build()?;
+    /// # let stream = pool.stream(device.create_stream())?;
+    /// let [weights, cache] = ["weights", "key-value cache"].map(Tag::new);
+    /// let kept = weights.within(|| stream.alloc(4 << 20))?;
+    /// let more = cache.within(|| [stream.alloc(3 << 20), stream.alloc(3 << 20)]);
+    /// let scratch = stream.alloc(4096)?;
+    /// let by_tag = pool.snapshot().in_use_by_tag();
+    /// assert_eq!(by_tag, [(Some(cache), 6 << 20), (Some(weights), 4 << 20), (None, 4096)]);
+    /// # Ok::<(), streampool::Error>(())
+    /// ```
+    pub fn in_use_by_tag(&self) -> Vec<(Option<Tag>, u64)> {
+        let mut bytes: HashMap<Option<Tag>, u64> = HashMap::new();
+        for block in self.blocks().filter(|block| block.state == BlockState::InUse) {
+            *bytes.entry(block.tag).or_default() += block.bytes;
+        }
+        let mut bytes: Vec<(Option<Tag>, u64)> = bytes.into_iter().collect();
+        bytes.sort_by_cached_key(|(tag, bytes)| (Reverse(*bytes), tag.map(Tag::text)));
+        bytes
+    }
+
+    /// Whether an event came before it.
+    pub(crate) fn comes_after(&self, event: &Event) -> bool {
+        self.time_ns.is_none_or(|taken| event.time_ns <= taken)
+    }
+
+    /// Notes what was asked for of the buffers whose allocation a history tells, and what buffers are for.
+    pub(crate) fn learn(&mut self, history: &History, tags: &BTreeMap<u64, Tag>) {
         let mut asked: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for event in &history.events {
-            if let Action::Allocate { address, bytes, requested, .. } = event.action {
+            if let Action::Allocate { address, bytes, requested, .. } = event.action
+                && self.comes_after(event)
+            {
                 asked.insert(address, (bytes, requested));
             }
         }
@@ -139,6 +179,7 @@ impl Snapshot {
             let told = asked.get(&block.address).filter(|own| own.0 == block.bytes);
             if block.state == BlockState::InUse {
                 block.requested = told.map(|own| own.1);
+                block.tag = tags.get(&block.address).copied();
             }
         }
     }

@@ -297,9 +297,12 @@ pub(crate) mod model {
         let start = std::time::Instant::now();
         abort_on_failure();
         RUNNING.set(Some(name));
+        let model = Arc::new(model);
         builder.check(move || {
             count.fetch_add(1, Ordering::Relaxed);
-            model();
+            // Not on loom's first thread, whose stack is always the default one.
+            let model = Arc::clone(&model);
+            spawn(move || model()).join();
         });
         RUNNING.set(None);
         let executions = executions.load(Ordering::Relaxed);

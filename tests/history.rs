@@ -72,8 +72,8 @@ fn each_stream_tells_what_happened_on_it() {
     };
     let (bytes, requested) = (4 * MIB, 4 * MIB - 100);
     let grow = Action::Grow { reserved: 4 * MIB, remapped: 0, revived: 0 };
-    let allocate = |requested, hit| Action::Allocate { address, bytes, requested, hit };
-    let free = |requested| Action::Free { address, bytes, requested };
+    let allocate = |requested, hit| Action::Allocate { address, bytes, requested, hit, tag: None };
+    let free = |requested| Action::Free { address, bytes, requested, tag: None };
     assert_eq!(
         of_stream(&history, on_a),
         [
@@ -116,7 +116,7 @@ fn a_block_that_is_in_order_already_is_stolen_with_no_wait() {
         [
             Action::Wait { on: on_a },
             Action::Steal { address, bytes, from: on_a, waited: false },
-            Action::Allocate { address, bytes, requested: bytes, hit: false }
+            Action::Allocate { address, bytes, requested: bytes, hit: false, tag: None }
         ]
     );
 }
@@ -171,7 +171,7 @@ fn a_ring_keeps_the_latest_events() {
     assert_eq!(history.events.len(), 8);
     let (address, bytes, requested) = (kept.device_ptr(), 1024, 1001);
     let last = history.events.last().unwrap().action;
-    assert_eq!(last, Action::Allocate { address, bytes, requested, hit: true });
+    assert_eq!(last, Action::Allocate { address, bytes, requested, hit: true, tag: None });
     let snapshot = pool.snapshot();
     assert_eq!(snapshot.block_at(address).unwrap().requested, Some(1001));
     // Hits and frees are counted as always.
@@ -296,4 +296,14 @@ fn the_viewer_can_play_back_what_led_to_a_snapshot() {
         assert!(told.contains(wanted), "{told}");
     }
     assert!(told.contains("played back"), "{told}");
+}
+
+#[test]
+fn a_history_of_too_many_events_is_refused_and_asks_for_no_memory() {
+    let build = |events| StreamPool::builder(SimDevice::new(1)).history(events).build();
+    for events in [(1 << 24) + 1, usize::MAX] {
+        let error = build(events).expect_err("more than 2^24 events of each stream");
+        assert!(error.is_invalid_argument() && error.to_string().contains("2^24"), "{error}");
+    }
+    assert!(build(1 << 10).is_ok());
 }

@@ -13,7 +13,7 @@ use std::thread;
 
 use null_backend::{Finish, NullBackend};
 use streampool::snapshot::BlockState;
-use streampool::{Buffer, PoolStream, StreamPool};
+use streampool::{Buffer, PoolStream, StreamPool, Tag};
 
 type Pool = StreamPool<NullBackend>;
 type Stream = PoolStream<NullBackend>;
@@ -143,6 +143,25 @@ fn a_hit_and_a_free_on_one_thread() {
             let after = pool.stats();
             assert_eq!((after.hits - before.hits, after.misses - before.misses), (6000, 0));
         }
+    }
+}
+
+/// A pool that keeps no history has nothing to do with tags.
+#[test]
+fn a_hit_and_a_free_within_a_tag() {
+    let (pool, streams) = pool_with(Finish::Always, 1);
+    let tag = Tag::new("within a tag");
+    // The thread's room for the tags that it has entered is made at the first.
+    tag.within(|| ());
+    for bytes in SIZES {
+        warm(&streams, bytes, 1);
+        let misses = pool.stats().misses;
+        untouched("within a tag", || tag.within(|| pairs(&streams[0], bytes, 2000)));
+        untouched("a tag set later", || {
+            let buffer = streams[0].alloc(bytes).unwrap();
+            buffer.set_tag(tag);
+        });
+        assert_eq!(pool.stats().misses, misses);
     }
 }
 

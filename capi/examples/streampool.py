@@ -9,6 +9,7 @@ CuPy need to allocate from it. No package is needed but the standard library's.
 
 import contextlib
 import ctypes
+import os
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 
 
@@ -34,7 +35,7 @@ class Config(ctypes.Structure):
         ("growth", c_uint32),
         ("late_waits", c_uint32),
         ("foreign_captures", c_uint32),
-        ("reserved", c_uint32),
+        ("history", c_uint32),
         ("limit", c_uint64),
         ("limit_fraction", c_double),
         ("reserve", c_uint64),
@@ -83,6 +84,11 @@ FUNCTIONS = {
     "retire_stream": [c_void_p, c_void_p],
     "quiesce_begin": [c_void_p, POINTER(c_uint64)],
     "quiesce_end": [c_uint64, POINTER(Report)],
+    "tag_push": [c_char_p],
+    "tag_pop": [],
+    "set_tag": [c_void_p, c_void_p, c_char_p],
+    "write_snapshot": [c_void_p, c_char_p],
+    "write_trace": [c_void_p, c_char_p],
     "default_configure": [POINTER(Config)],
     "default_pool": [c_int, POINTER(c_void_p)],
 }
@@ -150,6 +156,15 @@ class Library:
         handle = c_void_p()
         self.call("default_pool", device, byref(handle))
         return Pool(self, handle, None)
+
+    @contextlib.contextmanager
+    def tag(self, text):
+        """What this thread allocates inside is for this; shown by pools with a history."""
+        self.call("tag_push", text.encode())
+        try:
+            yield
+        finally:
+            self.call("tag_pop")
 
     def install_in_torch(self, torch):
         """Makes PyTorch allocate from the default pools. To be called before anything of torch.cuda is
@@ -256,6 +271,18 @@ class Pool:
         stats = Stats(size=ctypes.sizeof(Stats))
         self._call("get_stats", byref(stats))
         return {name: getattr(stats, name) for name, _ in Stats._fields_[2:]}
+
+    def set_tag(self, address, text):
+        """Says what a buffer is for; shown by pools with a history."""
+        self._call("set_tag", address, text.encode())
+
+    def write_snapshot(self, path):
+        """A file for https://pytorch.org/memory_viz."""
+        self._call("write_snapshot", os.fsencode(path))
+
+    def write_trace(self, path):
+        """A file for https://ui.perfetto.dev."""
+        self._call("write_trace", os.fsencode(path))
 
     def reset_peak(self):
         self._call("reset_peak")

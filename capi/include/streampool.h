@@ -87,7 +87,9 @@ typedef enum streampool_status {
     /* Any other error of the driver. */
     STREAMPOOL_DRIVER = 14,
     /* A fault in this library. */
-    STREAMPOOL_PANIC = 15
+    STREAMPOOL_PANIC = 15,
+    /* A file cannot be written. */
+    STREAMPOOL_FILE = 16
 } streampool_status;
 
 /* Called with `user` and the bytes that a request needs, when a pool cannot serve it: it can free buffers,
@@ -109,8 +111,10 @@ typedef struct streampool_config {
     /* 1: streams that the pool does not know may be capturing when a scope begins or ends; the pool then
      * waits for its own streams only. 0 by default. */
     uint32_t foreign_captures;
-    /* 0. */
-    uint32_t reserved;
+    /* How many of its latest events each stream keeps, for streampool_write_snapshot and
+     * streampool_write_trace; with 1 or more the pool also keeps what buffers are for (see TAGS). 72 bytes each;
+     * allocations and frees take some 55 ns longer then. 0, none of it, by default. */
+    uint32_t history;
     /* The most bytes that the pool takes from the device; 0, the default, for no limit. */
     uint64_t limit;
     /* The same as a fraction of the device's memory, above 0 and 1 at most; 0 for no limit. Not with limit. */
@@ -341,6 +345,34 @@ streampool_status streampool_quiesce_begin(streampool_pool *pool, streampool_sco
  * be null). The pool may be destroyed already. STREAMPOOL_WRONG_THREAD; STREAMPOOL_UNKNOWN_SCOPE for any other
  * number. */
 streampool_status streampool_quiesce_end(streampool_scope scope, streampool_report *report);
+
+/* ---- Tags, and what a pool shows of itself ----------------------------------------------------------- */
+
+/* TAGS say what buffers are for, in words such as "activations, layer 3", to those who look at a snapshot or a
+ * trace. They are UTF-8; of a text that is longer than 256 bytes the beginning is kept; a text is kept for as
+ * long as the process lives, 65 535 different ones at most (the rest is shown as one), so that it should name a
+ * kind of buffers, and no step or request. Pools whose `history` is 0 keep none. */
+
+/* From here on what this thread allocates, from whatever pool, is for this; until streampool_tag_pop. Nests:
+ * the last one counts. STREAMPOOL_INVALID_ARGUMENT also when 1024 are pushed: then pops are missing. */
+streampool_status streampool_tag_push(const char *text);
+
+/* Takes back what this thread has pushed last. STREAMPOOL_INVALID_ARGUMENT when there is nothing. */
+streampool_status streampool_tag_pop(void);
+
+/* Says what one buffer is for, in the place of what was said before. A null buffer is no error, a null
+ * text is: STREAMPOOL_INVALID_ARGUMENT.
+ * STREAMPOOL_UNKNOWN_ADDRESS. */
+streampool_status streampool_set_tag(streampool_pool *pool, const void *buffer, const char *text);
+
+/* Writes every segment and block with its owner and tag to a file, and with a `history` the events that led
+ * there, for https://pytorch.org/memory_viz and scripts/open-snapshot.py: a pickle, in the format of
+ * torch.cuda.memory._dump_snapshot. Makes no driver call. STREAMPOOL_FILE: a part may be written. */
+streampool_status streampool_write_snapshot(streampool_pool *pool, const char *path);
+
+/* Writes the latest events to a file, for https://ui.perfetto.dev: JSON, without a `history` of no event. Makes
+ * no driver call. STREAMPOOL_FILE: a part may be written. */
+streampool_status streampool_write_trace(streampool_pool *pool, const char *path);
 
 /* ---- Default pools ----------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-//! The functions of the header, but for PyTorch's.
+//! The functions of the header, but for PyTorch's and those that watch a pool.
 //!
 //! Those that take a pool have one condition in common: the pointer came from `streampool_create` or
 //! `streampool_default_pool`, and `streampool_destroy` has not been called with it. Null is an error of its
@@ -19,7 +19,7 @@ use crate::status::{self, Failure, Status, call};
 ///
 /// Null, or a live pool.
 #[inline]
-unsafe fn live<'a>(pool: *const Pool) -> Result<&'a Pool, Failure> {
+pub(crate) unsafe fn live<'a>(pool: *const Pool) -> Result<&'a Pool, Failure> {
     // SAFETY: sound because the caller passes null or a live pool.
     unsafe { pool.as_ref() }.ok_or_else(|| Failure::invalid("the pool is null"))
 }
@@ -46,7 +46,7 @@ fn check_place<T>(out: *const T) -> Result<(), Failure> {
     }
 }
 
-fn address(address: *const c_void) -> u64 {
+pub(crate) fn address(address: *const c_void) -> u64 {
     address.addr() as u64
 }
 

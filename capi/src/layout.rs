@@ -25,8 +25,8 @@ pub struct Config {
     pub late_waits: u32,
     /// Whether streams that the pool does not know may capture: 0 or 1.
     pub foreign_captures: u32,
-    /// Unused; 0.
-    pub reserved: u32,
+    /// How many of its latest events each stream keeps.
+    pub history: u32,
     /// The most bytes that the pool takes; 0 for no limit.
     pub limit: u64,
     /// The same as a fraction of the device's memory; 0 for no limit.
@@ -74,7 +74,7 @@ impl Config {
             growth: 0,
             late_waits: 1,
             foreign_captures: 0,
-            reserved: 0,
+            history: 0,
             limit: 0,
             limit_fraction: 0.0,
             reserve: 0,
@@ -141,7 +141,8 @@ impl Config {
             .reuse(reuse)
             .growth(growth)
             .late_waits(flag("late_waits", self.late_waits)?)
-            .foreign_captures(flag("foreign_captures", self.foreign_captures)?);
+            .foreign_captures(flag("foreign_captures", self.foreign_captures)?)
+            .history(self.history as usize);
         if self.floor != DEFAULT {
             builder = builder.floor(self.floor);
         }

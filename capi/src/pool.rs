@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 
 use rust_pool::cuda::{CudaBackend, CudaPool};
-use rust_pool::{PoolStream, Stats};
+use rust_pool::{PoolStream, Stats, Tag};
 
 use crate::addresses::{Addresses, Kept};
 use crate::layout::{Config, Report};
@@ -171,6 +171,24 @@ impl Pool {
         let other = unsafe { self.stream(stream) }?;
         let moved = self.addresses.with(address, |buffer| buffer.move_to(&other));
         Ok(moved.ok_or_else(|| Failure::unknown_address(address))??)
+    }
+
+    pub(crate) fn set_tag(&self, address: u64, tag: Tag) -> Result<(), Failure> {
+        if address == 0 {
+            return Ok(());
+        }
+        let set = self.addresses.with(address, |buffer| buffer.set_tag(tag));
+        set.ok_or_else(|| Failure::unknown_address(address))
+    }
+
+    /// A pickle for PyTorch's memory viewer.
+    pub(crate) fn snapshot(&self) -> Vec<u8> {
+        self.pool.snapshot().to_pickle_with(&self.pool.history())
+    }
+
+    /// JSON for Perfetto.
+    pub(crate) fn trace(&self) -> String {
+        self.pool.history().to_perfetto()
     }
 
     pub(crate) fn retire(&self, stream: *mut c_void) -> Result<(), Failure> {

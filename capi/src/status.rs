@@ -57,6 +57,8 @@ statuses! {
     Driver = 14 c"STREAMPOOL_DRIVER",
     /// A fault in this library: it has panicked.
     Panic = 15 c"STREAMPOOL_PANIC",
+    /// A file cannot be written.
+    File = 16 c"STREAMPOOL_FILE",
 }
 
 /// The name of a status in C.

@@ -2,8 +2,11 @@
 
 import argparse
 import ctypes
+import json
 import pathlib
+import pickle
 import sys
+import tempfile
 import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "examples"))
@@ -178,13 +181,43 @@ def cupys_functions(library, cuda):
     assert library.default_pool(0).stats()["live"] == 0
 
 
+def tags_and_files(library, cuda):
+    stream = new_stream(cuda)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        pool = library.pool(0, history=100)
+        with library.tag("layer 3 → out"):
+            kept = pool.allocate(MIB, stream)
+            with library.tag("inner"):
+                inner = pool.allocate(2 * MIB, stream)
+        plain = pool.allocate(3 * MIB, stream)
+        pool.set_tag(inner, "set later")
+        assert status_of(library.call, "tag_pop") == "STREAMPOOL_INVALID_ARGUMENT"
+        pool.write_snapshot(folder / "snapshot.pickle")
+        data = pickle.loads((folder / "snapshot.pickle").read_bytes())
+        blocks = {block["address"]: block for own in data["segments"] for block in own["blocks"]}
+        tags = [blocks[address].get("user_metadata") for address in (kept, inner, plain)]
+        assert tags == ["layer 3 → out", "set later", None], tags
+        assert [event["action"] for event in data["device_traces"][0]] == ["alloc"] * 3
+        pool.write_trace(folder / "trace.json")
+        events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+        told = [event["args"].get("tag") for event in events if event["name"] == "allocate (miss)"]
+        assert told == ["layer 3 → out", "inner", None], told
+        assert status_of(pool.write_trace, folder / "no" / "trace.json") == "STREAMPOOL_FILE"
+        assert str(folder / "no") in library.last_error()
+        for address in (kept, inner, plain):
+            pool.free(address)
+        pool.close()
+        pool.destroy()
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--lib", required=True)
     library = streampool.Library(options.parse_args().lib)
     assert library.version() == "0.1.0"
     cuda = driver()
-    for part in (every_call, threads, torchs_hooks, cupys_functions):
+    for part in (every_call, threads, tags_and_files, torchs_hooks, cupys_functions):
         part(library, cuda)
     print("bindings: well")
 

@@ -62,7 +62,7 @@ fn in_c(rust: &str) -> &str {
 /// `type name(type name, …)` of each exported function, by name.
 fn exported() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    for file in ["src/entry.rs", "src/torch.rs"] {
+    for file in ["src/entry.rs", "src/torch.rs", "src/watch.rs"] {
         let text = read(file);
         for item in text.split("#[unsafe(no_mangle)]").skip(1) {
             let (_, item) = item.split_once(" fn ").expect("a function");

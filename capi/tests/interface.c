@@ -1,5 +1,9 @@
 /* Every function of the interface and every error, on the stand-in for the driver, with two devices of 1 GiB.
  * usage: interface [PART], a process for each part; without one, their names. */
+/* For mkstemp. */
+#define _XOPEN_SOURCE 700
+#include <unistd.h>
+
 #include "check.h"
 #include "driver.h"
 
@@ -479,6 +483,74 @@ static void no_driver(void) {
     CHECK(streampool_torch_alloc(1, 0, NULL) == NULL);
 }
 
+static int has_text(const char *path, const char *words) {
+    static char text[1 << 16];
+    FILE *file = fopen(path, "rb");
+    CHECK(file != NULL);
+    size_t length = fread(text, 1, sizeof text - 1, file), size = strlen(words);
+    fclose(file);
+    for (size_t at = 0; at + size <= length; at++)
+        if (memcmp(text + at, words, size) == 0) return 1;
+    return 0;
+}
+
+static void tags(void) {
+    make_current(primary_context(0));
+    void *stream = new_stream();
+    char path[] = "/tmp/streampool-tags-XXXXXX";
+    int file = mkstemp(path);
+    CHECK(file >= 0 && close(file) == 0);
+    streampool_config config;
+    streampool_pool *pool = NULL;
+    MUST(streampool_config_init(&config));
+    CHECK(config.history == 0);
+    config.history = 100;
+    MUST(streampool_create(0, &config, &pool));
+
+    MUST(streampool_tag_push("of the outer"));
+    MUST(streampool_tag_push("of the inner"));
+    void *inner = allocate(pool, MIB, stream);
+    MUST(streampool_tag_pop());
+    void *outer = allocate(pool, 2 * MIB, stream);
+    MUST(streampool_tag_pop());
+    EXPECT(STREAMPOOL_INVALID_ARGUMENT, streampool_tag_pop());
+    CHECK(says("no tag is pushed"));
+    void *later = allocate(pool, 3 * MIB, stream);
+    MUST(streampool_set_tag(pool, later, "set later"));
+    MUST(streampool_set_tag(pool, NULL, "of nothing"));
+    EXPECT(STREAMPOOL_UNKNOWN_ADDRESS, streampool_set_tag(pool, &config, "of nobody"));
+    EXPECT(STREAMPOOL_INVALID_ARGUMENT, streampool_set_tag(pool, later, NULL));
+    EXPECT(STREAMPOOL_INVALID_ARGUMENT, streampool_set_tag(NULL, later, "x"));
+    EXPECT(STREAMPOOL_INVALID_ARGUMENT, streampool_tag_push(NULL));
+
+    reset_counts();
+    MUST(streampool_write_snapshot(pool, path));
+    CHECK(has_text(path, "of the inner") && has_text(path, "of the outer") && has_text(path, "set later"));
+    MUST(streampool_free(pool, inner));
+    MUST(streampool_write_trace(pool, path));
+    CHECK(has_text(path, "traceEvents") && has_text(path, "of the inner"));
+    CHECK(calls() == 0);
+    EXPECT(STREAMPOOL_FILE, streampool_write_trace(pool, "/nowhere/at/all"));
+    CHECK(says("/nowhere/at/all"));
+    EXPECT(STREAMPOOL_INVALID_ARGUMENT, streampool_write_snapshot(pool, NULL));
+    EXPECT(STREAMPOOL_INVALID_ARGUMENT, streampool_write_snapshot(NULL, path));
+
+    /* What was freed has no tag any more. */
+    MUST(streampool_free(pool, outer));
+    MUST(streampool_free(pool, later));
+    end(pool);
+    MUST(streampool_create(0, NULL, &pool));
+    MUST(streampool_tag_push("not kept"));
+    inner = allocate(pool, MIB, stream);
+    MUST(streampool_write_snapshot(pool, path));
+    CHECK(has_text(path, "segments") && !has_text(path, "not kept"));
+    MUST(streampool_free(pool, inner));
+    end(pool);
+    for (int depth = 1; depth < 1024; depth++) MUST(streampool_tag_push("deep"));
+    EXPECT(STREAMPOOL_INVALID_ARGUMENT, streampool_tag_push("deep"));
+    CHECK(remove(path) == 0);
+}
+
 static void lost(void) {
     void *context = primary_context(0);
     make_current(context);
@@ -521,6 +593,7 @@ int main(int argc, char **argv) {
     } parts[] = {
         {"about", about},       {"options", options},   {"buffers", buffers}, {"pressure", pressure},
         {"streams", streams},   {"scopes", scopes},     {"accounts", accounts}, {"pieces", pieces},     {"contexts", contexts},
+        {"tags", tags},
         {"many_streams", many_streams},
         {"defaults", defaults}, {"no_driver", no_driver}, {"lost", lost},     {"exiting", exiting},
     };

@@ -171,6 +171,20 @@ fn torchs_functions_throw_in_cpp() {
 }
 
 #[test]
+fn the_first_program() {
+    let path = program("first");
+    if !compile("examples/first.c", &path, DYNAMIC) {
+        return;
+    }
+    let snapshot = program("first.pickle");
+    let output = run(&path, &[snapshot.to_str().expect("a path in UTF-8")]);
+    check("first", &output);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 allocations, 2 MiB reserved"));
+    let bytes = fs::read(snapshot).expect("the program has written it");
+    assert!(bytes.windows(11).any(|part| part == b"activations"), "the buffer has its tag");
+}
+
+#[test]
 fn the_cpp_example() {
     let path = program("rmm_style");
     if compile("examples/rmm_style.cpp", &path, DYNAMIC) {

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use streampool::{Buffer, PoolStream, Stats, StreamPool};
+use streampool::{Buffer, PoolStream, Stats, StreamPool, Tag};
 
 use super::common::cli::{Failure, Outcome};
 use super::common::device::{Access, Counts, Device, Launch};
@@ -73,6 +73,8 @@ impl<'a, D: Device> Program<'a, D> {
     /// Does all operations, and at the end frees what the trace leaves.
     pub(crate) fn run(&mut self, name: &'static str) -> Outcome<Pass> {
         self.pass = name;
+        // The exported files tell which pass a buffer is from.
+        let _entered = Tag::new(&format!("{name} pass")).enter();
         let (before, stats) = (self.device.counts(), self.pool.stats());
         let bar = self.progress_bar(name);
         let mut spent = Duration::ZERO;

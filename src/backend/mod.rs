@@ -310,7 +310,10 @@ pub enum ErrorKind {
     OutOfMemory,
     /// A stream capture forbids the call, or was broken by it. It may succeed when the capture ends.
     Capture,
-    /// The context is lost: every later call fails too (CUDA: a sticky error). The pool closes.
+    /// The context is lost: every later call fails too (CUDA: a sticky error). The pool closes. Of a verb that
+    /// concerns two contexts ([`wait`](Backend::wait), [`copy`](Backend::copy),
+    /// [`allow_peer`](Backend::allow_peer), …) either may be: the pool asks each for its
+    /// [`memory_info`](Backend::memory_info), and only what is lost fails there.
     DeviceLost,
     /// The process is exiting, and the driver must not be called any more.
     Exiting,

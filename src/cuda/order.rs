@@ -4,6 +4,7 @@ use cudarc::driver::CudaStream;
 
 use crate::Buffer;
 use crate::backend::cuda::transfers::context_id;
+use crate::buffer::ANY_OTHER;
 use crate::cuda::CudaBackend;
 use crate::error::{Error, Reason};
 use crate::pool::{Access, User};
@@ -35,7 +36,7 @@ pub(super) fn address_on(
     access: Access,
     stream: &CudaStream,
 ) -> u64 {
-    if !buffer.has_others(u8::MAX) && is_same(buffer.home.stream(), stream) {
+    if !buffer.has_others(ANY_OTHER) && is_same(buffer.home.stream(), stream) {
         return address;
     }
     if settled(buffer, order_on(buffer, access, stream)) { address } else { NOWHERE }
@@ -49,7 +50,7 @@ pub(super) fn address_at_home<'a>(
     address: &'a u64,
     access: Access,
 ) -> &'a u64 {
-    if !buffer.has_others(u8::MAX) || settled(buffer, order_at_home(buffer, access)) {
+    if !buffer.has_others(ANY_OTHER) || settled(buffer, order_at_home(buffer, access)) {
         address
     } else {
         &NOWHERE
@@ -58,7 +59,7 @@ pub(super) fn address_at_home<'a>(
 
 /// Has the home stream come after every earlier use.
 pub(super) fn order_at_home(buffer: &Buffer<CudaBackend>, access: Access) -> Result<(), Error> {
-    if !buffer.has_others(u8::MAX) {
+    if !buffer.has_others(ANY_OTHER) {
         return Ok(());
     }
     buffer.home.pool.order_use(buffer, &User::Known(&buffer.home), access)

@@ -11,7 +11,7 @@ use super::view::{PooledView, PooledViewMut};
 use super::{CudaBackend, order};
 use crate::error::Error;
 use crate::sync::Arc;
-use crate::{Buffer, PoolStream};
+use crate::{Buffer, PoolStream, Tag};
 
 /// `len` elements of type `T` in pooled device memory, owned. Dropping it frees the memory on its home
 /// stream, like a [`Buffer`], with no driver call.
@@ -137,6 +137,16 @@ impl<T> PooledSlice<T> {
     /// As for [`Buffer::move_to`].
     pub fn move_to(&mut self, other: &PoolStream<CudaBackend>) -> Result<(), Error> {
         self.buffer.move_to(other)
+    }
+
+    /// Says what the slice is for. See [`Buffer::set_tag`].
+    pub fn set_tag(&self, tag: Tag) {
+        self.buffer.set_tag(tag);
+    }
+
+    /// What the slice is for. See [`Buffer::tag`].
+    pub fn tag(&self) -> Option<Tag> {
+        self.buffer.tag()
     }
 
     /// All elements.

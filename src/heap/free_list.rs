@@ -4,17 +4,13 @@ use std::fmt;
 
 use super::block::BlockId;
 use super::request::{Part, Request};
-use super::size_class::GRAIN;
+use super::size_class::{GRAIN, padding};
+use crate::rows::{Keyed, Rows};
 
-/// How many entries lie in a row at most.
-const LEAF: usize = 64;
-
-/// A set of free blocks, sorted: entries in rows, each of which fits into a few cache lines, so that a change
-/// moves few bytes and asks the host's allocator for memory once in many.
+/// A set of free blocks, sorted.
 #[derive(Debug, Default)]
 pub(crate) struct FreeList {
-    /// None is empty, but the only one may be.
-    leaves: Vec<Vec<Entry>>,
+    entries: Rows<Entry>,
 }
 
 /// Where a free block lies. The order is the order of choice: in each part size first, then address. It is
@@ -60,7 +56,7 @@ impl Entry {
 
     /// Whether `bytes` bytes aligned to `align` fit into this block.
     fn fits(self, bytes: u64, align: u64) -> bool {
-        self.address().next_multiple_of(align) - self.address() + bytes <= self.bytes()
+        padding(self.address(), align) + bytes <= self.bytes()
     }
 }
 
@@ -71,101 +67,59 @@ impl fmt::Debug for Entry {
     }
 }
 
-impl FreeList {
-    /// Where an entry is, or belongs: in which leaf, and where there.
-    fn locate(&self, entry: Entry) -> (usize, usize) {
-        let is_below = |leaf: &Vec<Entry>| leaf.last().is_some_and(|last| *last < entry);
-        let at = self.leaves.partition_point(is_below);
-        let within = self.leaves.get(at).map_or(0, |leaf| leaf.partition_point(|own| *own < entry));
-        (at, within)
-    }
+impl Keyed for Entry {
+    type Key = Entry;
 
+    fn key(&self) -> Entry {
+        *self
+    }
+}
+
+impl FreeList {
     pub(crate) fn insert(&mut self, entry: Entry) {
-        let (at, within) = match self.locate(entry) {
-            (0, 0) if self.leaves.is_empty() => {
-                self.leaves.push(Vec::with_capacity(LEAF / 8));
-                (0, 0)
-            }
-            // Behind all that there is.
-            (at, _) if at == self.leaves.len() => (at - 1, self.leaves[at - 1].len()),
-            found => found,
-        };
-        let leaf = &mut self.leaves[at];
-        debug_assert!(leaf.get(within) != Some(&entry), "{entry:?} is on the list already");
-        leaf.insert(within, entry);
-        if leaf.len() > LEAF {
-            let upper = leaf.split_off(LEAF / 2);
-            self.leaves.insert(at + 1, upper);
-        }
+        self.entries.insert(entry);
     }
 
     pub(crate) fn remove(&mut self, entry: Entry) {
-        let (at, within) = self.locate(entry);
-        let was = self.leaves[at].remove(within);
-        debug_assert!(was == entry, "{entry:?} is not on its list");
-        let left = self.leaves[at].len();
-        let next = self.leaves.get(at + 1).map(Vec::len);
-        if next.is_some_and(|next| left + next <= LEAF / 2) {
-            let next = self.leaves.remove(at + 1);
-            self.leaves[at].extend(next);
-        } else if left == 0 && self.leaves.len() > 1 {
-            self.leaves.remove(at);
-        }
+        self.entries.remove(entry);
+    }
+
+    /// Takes one entry out, and puts another in.
+    pub(crate) fn replace(&mut self, entry: Entry, by: Entry) {
+        self.entries.replace(entry, by);
     }
 
     /// The blocks that fit, the best first.
     pub(crate) fn fitting(&self, request: &Request) -> impl Iterator<Item = Entry> + '_ {
         let Request { bytes, align, part } = *request;
-        self.from(Entry::lowest(part, bytes))
+        self.entries
+            .from(Entry::lowest(part, bytes))
             .take_while(move |entry| entry.part() == part)
             .filter(move |entry| entry.fits(bytes, align))
+            .copied()
     }
 
-    /// The best block that fits: the first of [`fitting`](Self::fitting), by a loop that takes half of the
-    /// instructions. Each miss asks for it.
+    /// The best block that fits: the first of [`fitting`](Self::fitting).
     pub(crate) fn best(&self, request: &Request) -> Option<Entry> {
         let Request { bytes, align, part } = *request;
-        let (mut at, mut within) = self.locate(Entry::lowest(part, bytes));
-        loop {
-            let leaf = self.leaves.get(at)?;
-            for own in &leaf[within..] {
-                if own.part() != part {
-                    return None;
-                }
-                if own.fits(bytes, align) {
-                    return Some(*own);
-                }
-            }
-            (at, within) = (at + 1, 0);
-        }
-    }
-
-    /// The entries from one on.
-    fn from(&self, entry: Entry) -> impl Iterator<Item = Entry> + '_ {
-        let (at, within) = self.locate(entry);
-        let first = self.leaves.get(at).map_or(&[][..], |leaf| &leaf[within..]);
-        let others = self.leaves.get(at + 1..).unwrap_or_default();
-        first.iter().chain(others.iter().flatten()).copied()
+        let (is_other, fits) =
+            (|own: &Entry| own.part() != part, |own: &Entry| own.fits(bytes, align));
+        self.entries.find_from(Entry::lowest(part, bytes), is_other, fits).copied()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
-        self.leaves.iter().flatten().copied()
+        self.entries.iter().copied()
     }
 
     /// The size of the largest block, in bytes.
     pub(crate) fn largest(&self) -> u64 {
-        let last_of = |leaf: &Vec<Entry>| leaf.last().map_or(0, |last| last.bytes());
-        let last = self.leaves.last().map_or(0, last_of);
-        let (at, within) = self.locate(Entry::lowest(Part::Large, 0));
-        let small = match within.checked_sub(1) {
-            Some(within) => self.leaves[at][within].bytes(),
-            None => at.checked_sub(1).map_or(0, |at| last_of(&self.leaves[at])),
-        };
-        last.max(small)
+        let small = self.entries.below(Entry::lowest(Part::Large, 0));
+        let both = self.entries.last().into_iter().chain(small);
+        both.map(|own| own.bytes()).max().unwrap_or(0)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.leaves.iter().all(Vec::is_empty)
+        self.entries.is_empty()
     }
 }
 
@@ -224,14 +178,13 @@ mod tests {
                 prop_assert_eq!(list.largest(), largest.unwrap_or(0));
             }
             prop_assert!(list.iter().eq(set.iter().copied()));
-            let is_tidy = |leaf: &Vec<Entry>| (1..=LEAF).contains(&leaf.len());
-            prop_assert!(list.leaves.len() == 1 || list.leaves.iter().all(is_tidy));
             for (own, align_log) in wanted {
                 let (part, bytes, align) = (own.part(), own.bytes(), 1 << align_log);
                 let request = Request { bytes, align, part };
                 let fits = |own: &&Entry| own.part() == part && own.fits(bytes, align);
-                let fitting = set.iter().filter(fits).copied();
-                prop_assert!(list.fitting(&request).eq(fitting));
+                let mut fitting = set.iter().filter(fits).copied();
+                prop_assert_eq!(list.best(&request), fitting.clone().next());
+                prop_assert!(list.fitting(&request).eq(&mut fitting));
             }
             set.iter().for_each(|own| list.remove(*own));
             prop_assert!(list.is_empty());

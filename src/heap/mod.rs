@@ -15,13 +15,16 @@
 mod block;
 mod copy;
 mod free_list;
+mod on_shelf;
+mod quarantine;
 mod request;
 mod room;
 mod search;
 mod segment;
+mod shelves;
 pub(crate) mod size_class;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 pub(crate) use block::{BlockId, State};
 pub(crate) use copy::{BlockCopy, MapCopy};
@@ -31,9 +34,12 @@ pub(crate) use segment::Unused;
 
 use crate::fault::seeded;
 use crate::order::{Epoch, Evidence, FreePoint, Stamps, TimelineId};
-use block::{Block, BlockMap};
+use crate::rows::{Keyed, Rows};
+use block::BlockMap;
 use free_list::{Entry, FreeList};
 use segment::Segments;
+use shelves::{Shelf, Shelves};
+use size_class::padding;
 
 /// The free blocks of a pool that no stream list holds, and the map of all its segments.
 #[derive(Debug, Default)]
@@ -42,29 +48,29 @@ pub(crate) struct Heap {
     segments: Segments,
     clean: FreeList,
     /// The clean blocks of at least `unit` bytes, by address: those whose memory may be of use elsewhere.
-    clean_at: BTreeMap<u64, BlockId>,
+    clean_at: Rows<Placed>,
     /// What memory is mapped in multiples of; zero in a heap of plain segments.
     unit: u64,
-    pending: BTreeMap<(TimelineId, Epoch), Shelf>,
+    pending: Shelves,
     /// By address.
-    holes: BTreeMap<u64, BlockId>,
+    holes: Rows<Placed>,
     quarantined: BTreeSet<BlockId>,
     bytes: Bytes,
-    /// Counts the shelves made so far.
-    shelves: u64,
 }
 
-/// The free blocks that wait for one free point.
-#[derive(Debug)]
-struct Shelf {
-    /// When it got its first block, in heap operations: a lower number was freed earlier.
-    since: u64,
-    /// All that is on it.
-    bytes: u64,
-    /// Those that wait for nothing else.
-    single: FreeList,
-    /// Those that wait for others as well.
-    mixed: FreeList,
+/// A block that is looked for by its address.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    address: u64,
+    id: BlockId,
+}
+
+impl Keyed for Placed {
+    type Key = u64;
+
+    fn key(&self) -> u64 {
+        self.address
+    }
 }
 
 /// How many bytes are in each state.
@@ -100,8 +106,7 @@ impl Heap {
 
     /// The size of the largest free block, in bytes.
     pub(crate) fn largest_free(&self) -> u64 {
-        let pending =
-            self.pending.values().map(|shelf| shelf.single.largest().max(shelf.mixed.largest()));
+        let pending = self.pending.iter().map(|(_, shelf)| shelf.largest());
         pending.max().unwrap_or(0).max(self.clean.largest())
     }
 
@@ -129,17 +134,23 @@ impl Heap {
     /// Joins a free block that is on no shelf with the neighbours that become clean at the same moment, and
     /// puts the union on its shelf.
     fn shelve_joined(&mut self, mut id: BlockId, evidence: &dyn Evidence) {
+        let mut was = None;
         if self.joins_above(id, evidence) {
-            self.unshelve(self.blocks.get(id).above);
+            was = Some(self.on_shelf(self.blocks.get(id).above));
             self.join_blocks(id);
         }
         let below = self.blocks.get(id).below;
         if !below.is_none() && self.joins_above(below, evidence) {
-            self.unshelve(below);
+            if let Some(above) = was.replace(self.on_shelf(below)) {
+                self.take_off(above);
+            }
             self.join_blocks(below);
             id = below;
         }
-        self.shelve(id);
+        match was {
+            Some(was) => self.exchange(was, self.on_shelf(id)),
+            None => self.shelve(id),
+        }
     }
 
     /// Hands an out-of-heap thread a block in transit: its owner is a buffer of `home` now, which replaces
@@ -159,62 +170,47 @@ impl Heap {
     /// and behind stays free, with the same free points.
     pub(crate) fn carve(&mut self, id: BlockId, bytes: u64, align: u64) -> BlockId {
         let block = self.blocks.get(id);
-        let front = block.address.next_multiple_of(align) - block.address;
+        let front = padding(block.address, align);
         assert!(front + bytes <= block.bytes, "{bytes} bytes do not fit into {block:?}");
-        self.unshelve(id);
-        let mut id = id;
+        let (was, mut id) = (self.on_shelf(id), id);
+        let (mut below, mut above) = (None, None);
         if front > 0 {
             let upper = self.blocks.split(id, front);
-            self.shelve(id);
+            below = Some(self.on_shelf(id));
             id = upper;
         }
         if self.blocks.get(id).bytes > bytes {
             let rest = self.blocks.split(id, bytes);
-            self.shelve(rest);
+            above = Some(self.on_shelf(rest));
+        }
+        match below.or(above) {
+            Some(left) => self.exchange(was, left),
+            None => self.take_off(was),
+        }
+        if let (Some(_), Some(above)) = (below, above) {
+            self.put_on(above);
         }
         self.bytes.transit += bytes;
         self.blocks.get_mut(id).state = State::Transit;
         id
     }
 
-    /// Frees the quarantined blocks whose free points have all completed.
-    pub(crate) fn release_quarantine(&mut self, evidence: &dyn Evidence) {
-        let completed = |point: &FreePoint| point.epoch <= evidence.completed(point.timeline);
-        let settled = |id: &BlockId| self.stamps(*id).points().iter().all(completed);
-        let released: Vec<BlockId> = self.quarantined.iter().copied().filter(settled).collect();
-        for id in released {
-            self.free(id, Stamps::Clean, evidence);
-        }
-    }
-
     /// Moves what has completed since to the clean shelf, joining it with clean neighbours.
     pub(crate) fn settle(&mut self, evidence: &dyn Evidence) {
         let mut from = TimelineId::LOWEST;
-        while let Some((&(timeline, first), _)) = self.pending.range((from, Epoch::NONE)..).next() {
+        let mut settled: Vec<Entry> = Vec::new();
+        while let Some(FreePoint { timeline, epoch: first }) = self.pending.first_from(from) {
             from = timeline.next();
             let completed = evidence.completed(timeline);
             if completed < first {
                 continue;
             }
-            // Of a timeline that is over, all of it; an epoch after the last there is none.
-            let above = match completed {
-                Epoch::MAX => (timeline.next(), Epoch::NONE),
-                _ => (timeline, completed.next()),
-            };
-            let kept = self.pending.split_off(&above);
-            let settled = self.pending.split_off(&(timeline, Epoch::NONE));
-            self.pending.extend(kept);
-            let entries: Vec<Entry> = settled
-                .values()
-                .flat_map(|shelf| shelf.single.iter().chain(shelf.mixed.iter()))
-                .collect();
+            settled.extend(self.pending.up_to(timeline, completed).flat_map(Shelf::iter));
             // Off the shelves and not yet back: none of them may be joined before its turn.
-            for entry in &entries {
-                self.bytes.pending -= entry.bytes();
-                self.bytes.transit += entry.bytes();
-                self.blocks.get_mut(entry.id()).state = State::Transit;
+            for entry in &settled {
+                self.set_state(entry.id(), State::Transit);
             }
-            for entry in &entries {
+            for entry in settled.drain(..) {
                 let stamps = std::mem::take(&mut self.blocks.get_mut(entry.id()).stamps);
                 self.free(entry.id(), stamps, evidence);
             }
@@ -225,7 +221,7 @@ impl Heap {
     /// block waits for: those that serve a request, or all.
     pub(crate) fn pending(&self, request: Option<&Request>) -> Vec<(FreePoint, Epoch)> {
         let mut points: Vec<(FreePoint, Epoch)> = Vec::new();
-        for (&(timeline, epoch), shelf) in &self.pending {
+        for (FreePoint { timeline, epoch }, shelf) in self.pending.iter() {
             let fits = |list: &FreeList| match request {
                 Some(request) => list.best(request).is_some(),
                 None => !list.is_empty(),
@@ -246,22 +242,10 @@ impl Heap {
         let of = |entry: Entry| {
             self.stamps(entry.id()).points().iter().any(|point| point.timeline == timeline)
         };
-        self.pending
-            .iter()
-            .any(|((first, _), shelf)| *first == timeline || shelf.mixed.iter().any(of))
-    }
-
-    /// Sets the free blocks aside that wait for this timeline first: nothing can close its epochs any
-    /// more, so that only a synchronize can say that they have completed.
-    pub(crate) fn quarantine_timeline(&mut self, timeline: TimelineId) {
-        let shelves = self.pending.range((timeline, Epoch::NONE)..=(timeline, Epoch::MAX));
-        let ids: Vec<BlockId> = shelves
-            .flat_map(|(_, shelf)| shelf.single.iter().chain(shelf.mixed.iter()))
-            .map(Entry::id)
-            .collect();
-        for id in ids {
-            self.set_state(id, State::Quarantined);
-        }
+        let waits = |(first, shelf): (FreePoint, &Shelf)| {
+            first.timeline == timeline || shelf.mixed.iter().any(of)
+        };
+        self.pending.iter().any(waits)
     }
 
     fn joins_above(&self, id: BlockId, evidence: &dyn Evidence) -> bool {
@@ -309,7 +293,7 @@ impl Heap {
                 self.quarantined.remove(&id);
             }
             State::Hole => {
-                self.holes.remove(&block.address);
+                self.holes.remove(block.address);
             }
         }
     }
@@ -326,69 +310,7 @@ impl Heap {
                 self.quarantined.insert(id);
             }
             State::Hole => {
-                self.holes.insert(self.blocks.get(id).address, id);
-            }
-        }
-    }
-
-    fn shelve(&mut self, id: BlockId) {
-        let block = self.blocks.get(id);
-        let Block { part, bytes, address, .. } = *block;
-        let entry = Entry::new(part, bytes, address, id);
-        match block.stamps.points() {
-            [] => {
-                self.bytes.clean += bytes;
-                self.clean.insert(entry);
-                if self.may_move(bytes) {
-                    self.clean_at.insert(address, id);
-                }
-            }
-            [first, others @ ..] => {
-                if seeded!(TrimWithoutCompletion) && self.may_move(bytes) {
-                    self.clean_at.insert(address, id);
-                }
-                self.bytes.pending += bytes;
-                let shelf =
-                    self.pending.entry((first.timeline, first.epoch)).or_insert_with(|| {
-                        self.shelves += 1;
-                        let (single, mixed) = Default::default();
-                        Shelf { since: self.shelves, bytes: 0, single, mixed }
-                    });
-                shelf.bytes += bytes;
-                if others.is_empty() { &mut shelf.single } else { &mut shelf.mixed }.insert(entry);
-            }
-        }
-    }
-
-    /// Whether a block of this size can have a whole piece of memory behind it.
-    fn may_move(&self, bytes: u64) -> bool {
-        self.unit > 0 && bytes >= self.unit
-    }
-
-    fn unshelve(&mut self, id: BlockId) {
-        let block = self.blocks.get(id);
-        let Block { part, bytes, address, .. } = *block;
-        let entry = Entry::new(part, bytes, address, id);
-        match block.stamps.points() {
-            [] => {
-                self.bytes.clean -= bytes;
-                self.clean.remove(entry);
-                if self.may_move(bytes) {
-                    self.clean_at.remove(&address);
-                }
-            }
-            [first, others @ ..] => {
-                if seeded!(TrimWithoutCompletion) && self.may_move(bytes) {
-                    self.clean_at.remove(&address);
-                }
-                self.bytes.pending -= bytes;
-                let key = (first.timeline, first.epoch);
-                let shelf = self.pending.get_mut(&key).expect("a pending block is on its shelf");
-                shelf.bytes -= bytes;
-                if others.is_empty() { &mut shelf.single } else { &mut shelf.mixed }.remove(entry);
-                if shelf.single.is_empty() && shelf.mixed.is_empty() {
-                    self.pending.remove(&key);
-                }
+                self.holes.insert(Placed { address: self.blocks.get(id).address, id });
             }
         }
     }

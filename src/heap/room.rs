@@ -7,7 +7,8 @@ use std::ops::{ControlFlow, Range};
 
 use super::block::Block;
 use super::request::{Part, Request};
-use super::{BlockId, Heap, State};
+use super::size_class::padding;
+use super::{BlockId, Heap, Placed, State};
 use crate::order::{Evidence, Stamps, Taker};
 
 /// Addresses in a row that a request fits into, of free blocks and holes.
@@ -55,8 +56,8 @@ impl Heap {
         let mut starts = Vec::new();
         // How far up the blocks and holes in a row are known to be usable, and what is next.
         let (mut reach, mut next) = (0, BlockId::NONE);
-        let holes = self.holes.values();
-        for &hole in holes.filter(|hole| self.blocks.get(**hole).part == part) {
+        let holes = self.holes.iter().map(|own| own.id);
+        for hole in holes.filter(|hole| self.blocks.get(*hole).part == part) {
             // A room that takes more than all of the blocks below would not reach the hole.
             starts.clear();
             starts.push(hole);
@@ -82,7 +83,7 @@ impl Heap {
             }
             for &first in starts.iter().rev() {
                 let block = self.blocks.get(first);
-                let start = block.address.next_multiple_of(align);
+                let start = block.address + padding(block.address, align);
                 let end = start + bytes;
                 let is_room = start < block.end() && end > hole_start && end <= reach;
                 if is_room && each(Room { first, start, end }).is_break() {
@@ -94,13 +95,14 @@ impl Heap {
 
     /// The holes of a part of this size at least, from the lowest address up.
     pub(crate) fn holes(&self, part: Part, bytes: u64) -> impl Iterator<Item = Range<u64>> + '_ {
-        let holes = self.holes.values().map(|&hole| self.blocks.get(hole));
+        let holes = self.holes.iter().map(|own| self.blocks.get(own.id));
         holes.filter(move |hole| hole.part == part && hole.bytes >= bytes).map(Block::range)
     }
 
     /// The room at an address of the hole that begins at `hole`.
     pub(crate) fn room_in(&self, hole: u64, start: u64, bytes: u64) -> Room {
-        Room { first: self.holes[&hole], start, end: start + bytes }
+        let first = self.holes.get(hole).expect("a hole begins there").id;
+        Room { first, start, end: start + bytes }
     }
 
     /// The holes that the room has a part of, whole, in address order.
@@ -147,11 +149,11 @@ impl Heap {
         debug_assert!(hole.start <= part.start && part.end <= hole.end, "{part:?} of {hole:?}");
         if part.end < hole.end {
             let rest = self.blocks.split(id, part.end - hole.start);
-            self.holes.insert(part.end, rest);
+            self.holes.insert(Placed { address: part.end, id: rest });
         }
         if hole.start < part.start {
             id = self.blocks.split(id, part.start - hole.start);
-            self.holes.insert(part.start, id);
+            self.holes.insert(Placed { address: part.start, id });
         }
         id
     }
@@ -194,18 +196,18 @@ impl Heap {
 
     /// Whether a clean block has all of a range.
     pub(crate) fn is_clean(&self, range: &Range<u64>) -> bool {
-        let below = self.clean_at.range(..=range.start).next_back();
-        below.is_some_and(|(_, id)| range.end <= self.blocks.get(*id).end())
+        let below = self.clean_at.at_or_below(range.start);
+        below.is_some_and(|own| range.end <= self.blocks.get(own.id).end())
     }
 
     /// The clean blocks of a granule's size at least, from the highest address down.
     pub(crate) fn clean_downwards(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        self.clean_at.values().rev().map(|&id| self.blocks.get(id).range())
+        self.clean_at.iter().rev().map(|own| self.blocks.get(own.id).range())
     }
 
     /// Makes a part of a clean block a hole: its memory is wanted elsewhere.
     pub(crate) fn take_memory(&mut self, range: &Range<u64>) {
-        let (_, &id) = self.clean_at.range(..=range.start).next_back().expect("a clean block");
+        let id = self.clean_at.at_or_below(range.start).expect("a clean block").id;
         let block = self.carve_at(id, range.start, range.end - range.start);
         self.make_hole(block);
     }
@@ -231,11 +233,11 @@ impl Heap {
             |heap: &Heap, id: BlockId| !id.is_none() && heap.blocks.get(id).state == State::Hole;
         let (below, above) = (self.blocks.get(id).below, self.blocks.get(id).above);
         if is_hole(self, above) {
-            self.holes.remove(&self.blocks.get(above).address);
+            self.holes.remove(self.blocks.get(above).address);
             self.blocks.join_above(id);
         }
         if is_hole(self, below) {
-            self.holes.remove(&self.blocks.get(id).address);
+            self.holes.remove(self.blocks.get(id).address);
             self.blocks.join_above(below);
         }
     }

@@ -2,9 +2,10 @@
 
 use super::free_list::Entry;
 use super::request::{Part, Request};
+use super::shelves::Shelf;
 use super::size_class::{GRAIN, bin_of};
-use super::{BlockId, Heap, Shelf, State};
-use crate::order::{Epoch, Evidence, Stamps, Taker, TimelineId};
+use super::{BlockId, Heap, State};
+use crate::order::{Epoch, Evidence, Stamps, Taker};
 
 impl Heap {
     /// The best free block for a request that `taker` needs no wait for: clean, freed on its own
@@ -24,9 +25,9 @@ impl Heap {
                 best = best.into_iter().chain(shelf.mixed.fitting(request).find(is_covered)).min();
             }
         };
-        self.shelves_up_to(taker.home, Epoch::MAX).for_each(&mut consider);
+        self.pending.up_to(taker.home, Epoch::MAX).for_each(&mut consider);
         for (timeline, epoch) in taker.frontier.iter() {
-            self.shelves_up_to(timeline, epoch).for_each(&mut consider);
+            self.pending.up_to(timeline, epoch).for_each(&mut consider);
         }
         best.map(Entry::id)
     }
@@ -40,9 +41,9 @@ impl Heap {
         evidence: &dyn Evidence,
     ) -> Option<BlockId> {
         let mut reachable = self.bytes.clean;
-        reachable += self.shelves_up_to(taker.home, Epoch::MAX).map(|own| own.bytes).sum::<u64>();
+        reachable += self.pending.up_to(taker.home, Epoch::MAX).map(|own| own.bytes).sum::<u64>();
         for (timeline, epoch) in taker.frontier.iter() {
-            reachable += self.shelves_up_to(timeline, epoch).map(|own| own.bytes).sum::<u64>();
+            reachable += self.pending.up_to(timeline, epoch).map(|own| own.bytes).sum::<u64>();
         }
         if reachable < request.bytes {
             return None;
@@ -133,7 +134,7 @@ impl Heap {
         mut can_have: impl FnMut(&Stamps) -> bool,
     ) -> Option<BlockId> {
         let mut best: Option<(usize, u64, BlockId)> = None;
-        for shelf in self.pending.values() {
+        for (_, shelf) in self.pending.iter() {
             let single = shelf.single.fitting(request).take(1);
             for entry in single.chain(shelf.mixed.fitting(request)) {
                 let rank = (bin_of(entry.bytes()), shelf.since, entry.id());
@@ -143,10 +144,6 @@ impl Heap {
             }
         }
         best.map(|(_, _, id)| id)
-    }
-
-    fn shelves_up_to(&self, timeline: TimelineId, epoch: Epoch) -> impl Iterator<Item = &Shelf> {
-        self.pending.range((timeline, Epoch::NONE)..=(timeline, epoch)).map(|(_, shelf)| shelf)
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::request::{Part, Request};
 use super::size_class::GRAIN;
-use super::{BlockId, Heap, State};
+use super::{BlockId, Heap, Placed, State};
 use crate::fault::seeded;
 use crate::order::{Evidence, Stamps};
 
@@ -48,9 +48,13 @@ pub(crate) struct Unused {
 impl Heap {
     /// Adds a plain segment that was just taken from the device; all of it is in transit.
     pub(crate) fn add_segment(&mut self, address: u64, bytes: u64, part: Part) -> BlockId {
-        let first = self.blocks.insert(address, bytes, part, State::Hole);
+        debug_assert!(
+            bytes.is_multiple_of(GRAIN),
+            "a segment of {bytes} bytes is not of whole grains"
+        );
+        let first = self.blocks.insert(address, bytes, part, State::Transit);
         self.segments.by_address.insert(address, Segment { bytes, first, plain: true });
-        self.set_state(first, State::Transit);
+        self.bytes.transit += bytes;
         first
     }
 
@@ -59,7 +63,7 @@ impl Heap {
         self.unit = unit;
         let first = self.blocks.insert(address, bytes, part, State::Hole);
         self.segments.by_address.insert(address, Segment { bytes, first, plain: false });
-        self.holes.insert(address, first);
+        self.holes.insert(Placed { address, id: first });
     }
 
     /// Where the segments begin, in address order.
@@ -78,7 +82,7 @@ impl Heap {
             .collect();
         for (address, _) in &empty {
             let segment = self.segments.by_address.remove(address).expect("just listed");
-            self.holes.remove(address);
+            self.holes.remove(*address);
             self.blocks.remove(segment.first);
         }
         empty
@@ -130,7 +134,7 @@ impl Heap {
     /// The unused segment has gone back to the device.
     pub(crate) fn forget_unused(&mut self, unused: Unused) {
         self.set_state(unused.block, State::Hole);
-        self.holes.remove(&unused.address);
+        self.holes.remove(unused.address);
         self.blocks.remove(unused.block);
         // The device may have given the address to another segment since it has this one back.
         let own = self.segments.by_address.get(&unused.address);

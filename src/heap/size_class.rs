@@ -62,6 +62,13 @@ pub(crate) struct Rounded {
     pub(crate) bin: u8,
 }
 
+/// How far an address lies below the next one that is aligned to `align`, a power of two. Each free block that
+/// is looked at is asked this: no division.
+#[inline]
+pub(crate) fn padding(address: u64, align: u64) -> u64 {
+    address.wrapping_neg() & (align - 1)
+}
+
 /// Rounds a request of `len` bytes, or says by `None` that it is too large. Zero has no block, and
 /// must not be asked.
 #[inline]

@@ -240,31 +240,25 @@ impl Run {
                 (below, last_end, at) = (at, block.address + block.bytes, block.above);
             }
         }
-        assert_eq!(holes, heap.holes.len());
-        for (address, hole) in &heap.holes {
-            assert_eq!((*address, State::Hole), {
-                let hole = heap.blocks.get(*hole);
-                (hole.address, hole.state)
-            });
+        assert_eq!(holes, heap.holes.iter().count());
+        for Placed { address, id } in heap.holes.iter() {
+            let hole = heap.blocks.get(*id);
+            assert_eq!((*address, State::Hole), (hole.address, hole.state));
         }
         let large = |entry: &Entry| entry.bytes() >= UNIT;
         let mut clean: Vec<_> = heap.clean.iter().filter(large).map(|own| own.address()).collect();
         clean.sort_unstable();
-        assert!(clean.iter().eq(heap.clean_at.keys()), "large clean blocks are found by address");
+        let found = heap.clean_at.iter().map(|own| own.address);
+        assert!(found.eq(clean), "large clean blocks are found by address");
         assert_eq!(heap.bytes, seen);
         let shelved: u64 = heap.clean.iter().map(|entry| entry.bytes()).sum();
         assert_eq!(shelved, seen.clean);
         let mut pending = 0;
-        for (key, shelf) in &heap.pending {
-            let entries = || shelf.single.iter().chain(shelf.mixed.iter());
-            assert_eq!(shelf.bytes, entries().map(|entry| entry.bytes()).sum::<u64>());
-            for entry in entries() {
+        for (point, shelf) in heap.pending.iter() {
+            assert_eq!(shelf.bytes, shelf.iter().map(|entry| entry.bytes()).sum::<u64>());
+            for entry in shelf.iter() {
                 let first = heap.stamps(entry.id()).points()[0];
-                assert_eq!(
-                    *key,
-                    (first.timeline, first.epoch),
-                    "a block is on its first point's shelf"
-                );
+                assert_eq!(point, first, "a block is on its first point's shelf");
             }
             pending += shelf.bytes;
         }

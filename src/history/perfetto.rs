@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 
+use super::in_use::{Graph, InUse};
 use super::{Action, Event, History};
+use crate::tag::Tag;
 
 /// How long a lane shows something that takes no time of its own, in nanoseconds: an arrow needs something
 /// at its ends.
@@ -13,25 +15,25 @@ const POOL: u64 = 0;
 
 impl History {
     /// The history as JSON of Chrome's trace format: a lane for each stream and one for the pool, an arrow
-    /// for each wait, a graph of the bytes in use, and the scopes as spans. Times are those of the host:
-    /// when a wait was queued, not when the device came to it.
+    /// for each wait, a graph of the bytes in use, one more for each [`Tag`], and the scopes as
+    /// spans. Times are those of the host: when a wait was queued, not when the device came to it.
     ///
-    /// Of buffers that are older than the history's beginning only the free is known: the graph begins
+    /// Of buffers that are older than the history's beginning only the free is known: the graphs begin
     /// with them in use.
     pub fn to_perfetto(&self) -> String {
         let text = String::from("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
         let mut trace = Trace { text };
         self.lanes(&mut trace);
-        let mut in_use = self.in_use_before();
-        trace.counter(self.events.first().map_or(0, |event| event.time_ns), in_use);
+        let mut in_use = InUse::before(self);
+        let begin = self.events.first().map_or(0, |event| event.time_ns);
+        for (graph, bytes) in in_use.graphs() {
+            trace.counter(begin, graph, bytes);
+        }
         for (number, event) in self.events.iter().enumerate() {
             trace.event(event, number);
-            match event.action {
-                Action::Allocate { bytes, .. } => in_use += bytes,
-                Action::Free { bytes, .. } => in_use = in_use.saturating_sub(bytes),
-                _ => continue,
+            for (graph, bytes) in in_use.follow(&event.action) {
+                trace.counter(event.time_ns, graph, bytes);
             }
-            trace.counter(event.time_ns, in_use);
         }
         trace.text.push_str("\n]}\n");
         trace.text
@@ -53,27 +55,9 @@ impl History {
             }
         }
     }
-
-    /// The bytes of buffers that were in use before the first event, as far as they have been freed since.
-    fn in_use_before(&self) -> u64 {
-        let mut allocated = BTreeSet::new();
-        let mut before = 0;
-        for event in &self.events {
-            match event.action {
-                Action::Allocate { address, .. } => {
-                    allocated.insert(address);
-                }
-                Action::Free { address, bytes, .. } if !allocated.remove(&address) => {
-                    before += bytes;
-                }
-                _ => {}
-            }
-        }
-        before
-    }
 }
 
-/// The JSON, as far as it is written. All texts are the crate's own, and need no escapes.
+/// The JSON, as far as it is written. But for tags all texts are the crate's own, and need no escapes.
 struct Trace {
     text: String,
 }
@@ -90,10 +74,12 @@ impl Trace {
         ));
     }
 
-    fn counter(&mut self, time_ns: u64, in_use: u64) {
+    /// A point of the graph of a tag, or of that of all bytes.
+    fn counter(&mut self, time_ns: u64, graph: Graph, in_use: u64) {
         let time = Micros(time_ns);
+        let tag = OfTag(": ", graph, "");
         self.put(format_args!(
-            "\"ph\":\"C\",\"ts\":{time},\"name\":\"in use\",\"args\":{{\"bytes\":{in_use}}}"
+            "\"ph\":\"C\",\"ts\":{time},\"name\":\"in use{tag}\",\"args\":{{\"bytes\":{in_use}}}"
         ));
     }
 
@@ -108,18 +94,17 @@ impl Trace {
 
     fn event(&mut self, event: &Event, number: usize) {
         match event.action {
-            Action::Allocate { address, bytes, requested, hit } => {
+            Action::Allocate { address, bytes, requested, hit, tag } => {
                 let name = if hit { "allocate (hit)" } else { "allocate (miss)" };
-                let args = format_args!(
-                    "\"address\":\"{address:#x}\",\"bytes\":{bytes},\"requested\":{requested}"
-                );
-                self.instant(event, name, args);
+                self.of_buffer(event, name, [address, bytes, requested], tag);
             }
-            Action::Free { address, bytes, requested } => {
-                let args = format_args!(
-                    "\"address\":\"{address:#x}\",\"bytes\":{bytes},\"requested\":{requested}"
-                );
-                self.instant(event, "free", args);
+            Action::Free { address, bytes, requested, tag } => {
+                self.of_buffer(event, "free", [address, bytes, requested], tag);
+            }
+            Action::SetTag { address, tag } => {
+                let tag = OfTag(",\"tag\":\"", Some(tag), "\"");
+                let args = format_args!("\"address\":\"{address:#x}\"{tag}");
+                self.instant(event, "set tag", args);
             }
             Action::Steal { address, bytes, from, waited } => {
                 let name = if waited { "steal (with a wait)" } else { "steal (in order)" };
@@ -146,6 +131,20 @@ impl Trace {
                 self.scope(event, scope, 'e', args);
             }
         }
+    }
+
+    fn of_buffer(
+        &mut self,
+        event: &Event,
+        name: &str,
+        [address, bytes, requested]: [u64; 3],
+        tag: Option<Tag>,
+    ) {
+        let tag = OfTag(",\"tag\":\"", tag, "\"");
+        let args = format_args!(
+            "\"address\":\"{address:#x}\",\"bytes\":{bytes},\"requested\":{requested}{tag}"
+        );
+        self.instant(event, name, args);
     }
 
     /// Scopes overlap as they like: they are spans beside the lanes.
@@ -186,5 +185,23 @@ struct Micros(u64);
 impl fmt::Display for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
+    }
+}
+
+/// A tag as part of a JSON text, between two others; without a tag nothing at all.
+struct OfTag(&'static str, Option<Tag>, &'static str);
+
+impl fmt::Display for OfTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OfTag(before, Some(tag), after) = self else { return Ok(()) };
+        f.write_str(before)?;
+        for letter in tag.text().chars() {
+            match letter {
+                '"' | '\\' => write!(f, "\\{letter}")?,
+                '\0'..' ' => write!(f, "\\u{:04x}", u32::from(letter))?,
+                _ => f.write_char(letter)?,
+            }
+        }
+        f.write_str(after)
     }
 }

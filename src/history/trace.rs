@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use super::{Action, Event, History};
 use crate::snapshot::{BlockState, Snapshot};
+use crate::tag::Tag;
 
 /// What is told of one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,10 +16,12 @@ pub(crate) enum Told {
     Allocate {
         address: u64,
         requested: u64,
+        tag: Option<Tag>,
     },
     Free {
         address: u64,
         requested: u64,
+        tag: Option<Tag>,
     },
     /// From here on these addresses have no memory behind them.
     Unmap {
@@ -27,30 +30,34 @@ pub(crate) enum Told {
     },
 }
 
-/// What the viewer has in mind at one moment: start and end of what is mapped, and of buffers.
+/// What the viewer has in mind at one moment: start and end of what is mapped, and of buffers; and beside it
+/// what these turn out to be for in the end.
 struct View {
     mapped: BTreeMap<u64, u64>,
     live: BTreeMap<u64, u64>,
+    tags: BTreeMap<u64, Tag>,
 }
 
 /// The part of the history that leads to the snapshot, by time: with each event what is told of it.
 pub(crate) fn leading_to<'a>(history: &'a History, snapshot: &Snapshot) -> Vec<(&'a Event, Told)> {
     let segments = snapshot.segments.iter();
-    let in_use = snapshot.blocks().filter(|block| block.state == BlockState::InUse);
+    let in_use = || snapshot.blocks().filter(|block| block.state == BlockState::InUse);
     let mut view = View {
         mapped: segments.map(|own| (own.address, own.address + own.bytes)).collect(),
-        live: in_use.map(|own| (own.address, own.address + own.bytes)).collect(),
+        live: in_use().map(|own| (own.address, own.address + own.bytes)).collect(),
+        tags: in_use().filter_map(|own| Some((own.address, own.tag?))).collect(),
     };
     let mut told = Vec::with_capacity(history.events.len());
-    for event in history.events.iter().rev() {
+    for event in history.events.iter().rev().filter(|event| snapshot.comes_after(event)) {
         match event.action {
-            Action::Allocate { address, bytes, requested, .. }
+            Action::Allocate { address, bytes, requested, tag, .. }
                 if view.live.get(&address) == Some(&(address + bytes)) =>
             {
                 view.live.remove(&address);
-                told.push((event, Told::Allocate { address, requested }));
+                let tag = view.tags.remove(&address).or(tag);
+                told.push((event, Told::Allocate { address, requested, tag }));
             }
-            Action::Free { address, bytes, requested } => {
+            Action::Free { address, bytes, requested, tag } => {
                 let end = address + bytes;
                 if overlaps(&view.live, address, end) {
                     continue;
@@ -60,7 +67,8 @@ pub(crate) fn leading_to<'a>(history: &'a History, snapshot: &Snapshot) -> Vec<(
                     told.push((event, Told::Unmap { address: from, bytes: to - from }));
                 }
                 view.live.insert(address, end);
-                told.push((event, Told::Free { address, requested }));
+                view.tags.extend(tag.map(|tag| (address, tag)));
+                told.push((event, Told::Free { address, requested, tag }));
             }
             _ => {}
         }
@@ -96,16 +104,16 @@ mod tests {
     use crate::snapshot::{Block, Segment};
 
     fn block(address: u64, bytes: u64, state: BlockState) -> Block {
-        let (requested, home, waits_for) = (None, None, Vec::new());
-        Block { address, bytes, requested, state, home, waits_for }
+        let (requested, tag, home, waits_for) = (None, None, None, Vec::new());
+        Block { address, bytes, requested, tag, state, home, waits_for }
     }
 
     fn history(actions: &[(bool, u64, u64)]) -> History {
         let event = |(time_ns, &(allocates, address, bytes)): (u64, &(bool, u64, u64))| {
             let requested = bytes - 1;
             let action = match allocates {
-                true => Action::Allocate { address, bytes, requested, hit: false },
-                false => Action::Free { address, bytes, requested },
+                true => Action::Allocate { address, bytes, requested, hit: false, tag: None },
+                false => Action::Free { address, bytes, requested, tag: None },
             };
             Event { time_ns, stream: Some(1), action }
         };
@@ -135,13 +143,67 @@ mod tests {
         assert_eq!(
             told,
             [
-                Told::Free { address: 1500, requested: 299 },
+                Told::Free { address: 1500, requested: 299, tag: None },
                 Told::Unmap { address: 1600, bytes: 200 },
-                Told::Allocate { address: 1000, requested: 99 },
-                Told::Free { address: 1000, requested: 99 },
-                Told::Allocate { address: 1000, requested: 199 },
+                Told::Allocate { address: 1000, requested: 99, tag: None },
+                Told::Free { address: 1000, requested: 99, tag: None },
+                Told::Allocate { address: 1000, requested: 199, tag: None },
             ]
         );
+    }
+
+    /// A buffer's tag is that of its end, from its beginning on; its successor's is not its own.
+    #[test]
+    fn a_buffer_has_the_tag_that_it_has_in_the_end() {
+        let [first, last, live] = ["first", "last", "live"].map(Tag::new);
+        let (address, bytes, requested) = (1000, 100, 90);
+        let allocate = |tag| Action::Allocate { address, bytes, requested, hit: true, tag };
+        let free = |tag| Action::Free { address, bytes, requested, tag };
+        let actions = [
+            allocate(Some(first)),
+            Action::SetTag { address, tag: last },
+            free(Some(last)),
+            allocate(None),
+            free(None),
+            allocate(None),
+            Action::SetTag { address, tag: live },
+        ];
+        let event = |(time_ns, action)| Event { time_ns, stream: Some(1), action };
+        let events = (0..).zip(actions).map(event).collect();
+        let history = History { events, ..History::default() };
+        let mut segment = Segment { address, bytes, ..Segment::default() };
+        segment.blocks =
+            vec![Block { tag: Some(live), ..block(address, bytes, BlockState::InUse) }];
+        let snapshot = Snapshot { segments: vec![segment], ..Snapshot::default() };
+        let told = leading_to(&history, &snapshot).into_iter().map(|(_, told)| match told {
+            Told::Allocate { tag, .. } | Told::Free { tag, .. } => tag,
+            Told::Unmap { .. } => panic!("{told:?}"),
+        });
+        let told: Vec<Option<Tag>> = told.collect();
+        assert_eq!(told, [Some(last), Some(last), None, None, Some(live)]);
+    }
+
+    /// The next buffer in its place comes and goes before the history is read.
+    #[test]
+    fn what_comes_after_the_snapshot_is_not_told() {
+        let [own, next] = ["own", "next"].map(Tag::new);
+        let (address, bytes, requested) = (1000, 100, 90);
+        let actions = [Some(own), Some(next)].into_iter().flat_map(|tag| {
+            let allocate = Action::Allocate { address, bytes, requested, hit: true, tag };
+            [allocate, Action::Free { address, bytes, requested, tag }]
+        });
+        let event = |(time_ns, action)| Event { time_ns, stream: Some(1), action };
+        let events: Vec<Event> = (0..).zip(actions).map(event).collect();
+        for read in 2..=events.len() {
+            let history = History { events: events[..read].to_vec(), ..History::default() };
+            let mut segment = Segment { address, bytes, ..Segment::default() };
+            segment.blocks =
+                vec![Block { tag: Some(own), ..block(address, bytes, BlockState::InUse) }];
+            let (segments, time_ns) = (vec![segment], Some(0));
+            let snapshot = Snapshot { segments, time_ns, ..Snapshot::default() };
+            let told = leading_to(&history, &snapshot).into_iter().map(|(event, _)| event.time_ns);
+            assert_eq!(told.collect::<Vec<_>>(), [0], "of {read} events");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub(super) struct Asked {
     /// Free points that had not completed: of their timelines, nothing later has either.
     unfinished: Vec<FreePoint>,
     /// How many answers were that it has finished.
-    completed: u64,
+    pub(super) completed: u64,
     /// The last driver error that was met on the way, and that another way may make up for.
     pub(super) error: Option<Error>,
 }
@@ -22,12 +22,16 @@ impl<B: Backend> PoolCore<B> {
         // Again while something completes: a timeline's last epoch, not finished, must not hide those
         // before it, nor a block's first free point its others.
         loop {
-            let pending = {
+            let (pending, quarantined) = {
                 let mut central = self.central.lock();
                 central.settle();
-                central.heap.pending(None)
+                (central.heap.pending(None), central.heap.quarantined())
             };
             let before = asked.completed;
+            // Of a stream that has left nothing but its last event can be asked, and nobody else may ask it.
+            for point in quarantined {
+                self.ask_point(asked, point);
+            }
             for (first, last) in pending {
                 if self.ask_point(asked, first) && last > first.epoch {
                     self.ask_point(asked, FreePoint { epoch: last, ..first });

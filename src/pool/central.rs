@@ -198,12 +198,6 @@ impl<B: Backend> Central<B> {
         self.in_transit() > 0 || self.leaving > 0
     }
 
-    /// A stream that was leaving has left, or stays.
-    pub(super) fn end_leaving(&mut self) {
-        self.leaving -= 1;
-        self.returns += 1;
-    }
-
     /// A claim of `claimed` bytes of [`taking`](Self::taking) ends: with a segment at an address and of a
     /// size, which is a block in transit then, or with an error.
     pub(super) fn finish_segment(

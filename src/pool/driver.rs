@@ -1,10 +1,17 @@
 //! The one place that calls the backend: counts calls, sorts errors, recycles events.
 
+mod calls;
+mod event;
+
 use crate::backend::{Backend, ErrorKind, MemoryInfo, StreamIdentity};
 use crate::error::{Error, Reason};
 use crate::fault::seeded;
 use crate::sync::host::OnceLock;
 use crate::sync::{Arc, Mutex, assert_no_lock_held, host};
+
+use calls::Calls;
+pub use calls::DriverCalls;
+pub(crate) use event::PooledEvent;
 
 /// A backend as the pool uses it. It outlives the pool while events of it are pinned elsewhere.
 #[derive(Debug)]
@@ -23,68 +30,7 @@ pub(crate) struct Driver<B: Backend> {
     stray: Mutex<(u64, Option<Error>)>,
 }
 
-macro_rules! calls {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        #[derive(Debug, Default)]
-        pub(crate) struct Calls {
-            $(pub(crate) $name: host::AtomicU64,)*
-        }
-
-        /// How many driver calls a pool has made, by verb.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-        #[non_exhaustive]
-        pub struct DriverCalls {
-            $($(#[$doc])* pub $name: u64,)*
-        }
-
-        impl Calls {
-            pub(crate) fn read(&self) -> DriverCalls {
-                DriverCalls { $($name: self.$name.load(host::Ordering::Relaxed),)* }
-            }
-        }
-
-        impl DriverCalls {
-            /// All of them.
-            pub fn total(&self) -> u64 {
-                0 $(+ self.$name)*
-            }
-
-            /// Those that were made, with their names as words, for a table.
-            pub(crate) fn by_verb(&self) -> impl Iterator<Item = (String, u64)> + use<> {
-                let all = [$((stringify!($name), self.$name),)*];
-                let made = all.into_iter().filter(|(_, count)| *count > 0);
-                made.map(|(name, count)| (format!("  {}", name.replace('_', " ")), count))
-            }
-        }
-    };
-}
-
-calls! {
-    /// Looks whether a stream captures.
-    capture_queries,
-    /// Events created.
-    event_creates,
-    /// Events destroyed.
-    event_destroys,
-    /// Events recorded.
-    event_records,
-    /// Streams made to wait for an event.
-    stream_waits,
-    /// Events asked whether they have finished.
-    event_queries,
-    /// Host waits for an event.
-    event_synchronizes,
-    /// Host waits for the whole context.
-    context_synchronizes,
-    /// Plain segments taken and given back, ranges reserved and released, granules created, mapped,
-    /// made accessible, unmapped and destroyed.
-    memory_calls,
-    /// Fills and copies that the pool or a typed slice makes itself.
-    transfers,
-    /// Looks at the device's free memory.
-    memory_infos,
-}
+const LOOK_FOR_CAPTURE: &str = "ask whether a stream captures";
 
 impl<B: Backend> Driver<B> {
     pub(crate) fn new(backend: B) -> Driver<B> {
@@ -107,10 +53,11 @@ impl<B: Backend> Driver<B> {
         self.backend.granularity()
     }
 
-    /// Which stream a handle names.
+    /// Which stream a handle names, maybe one of another context.
     pub(crate) fn identify(&self, stream: &B::Stream) -> Result<StreamIdentity, Error> {
         assert_no_lock_held();
-        self.backend.identify(stream).map_err(|error| self.sort("identify a stream", error))
+        let sort = |error| self.sort_among([], "identify a stream", error);
+        self.backend.identify(stream).map_err(sort)
     }
 
     /// Makes a handle of a stream that other code owns.
@@ -120,12 +67,14 @@ impl<B: Backend> Driver<B> {
         wrap: impl FnOnce(&B) -> Result<T, B::Error>,
     ) -> Result<T, Error> {
         assert_no_lock_held();
-        wrap(&self.backend).map_err(|error| self.sort("identify a stream", error))
+        wrap(&self.backend).map_err(|error| self.sort_among([], "identify a stream", error))
     }
 
     /// Gives the device of another driver access to this one's memory, to plain segments if they are wanted.
     pub(crate) fn allow_peer(&self, peer: &Driver<B>, segments: bool) -> Result<(), Error> {
-        self.memory("give a peer access", |own| own.allow_peer(&peer.backend, segments))
+        self.call_with(peer, "give a peer access", &self.calls.memory_calls, |own| {
+            own.allow_peer(&peer.backend, segments)
+        })
     }
 
     /// Makes mapped granules accessible to this device and its peers.
@@ -139,10 +88,18 @@ impl<B: Backend> Driver<B> {
         bytes: u64,
         peers: &[Arc<Driver<B>>],
     ) -> Result<(), Error> {
-        let peers: Vec<&B> = peers.iter().map(|peer| &peer.backend).collect();
+        let backends: Vec<&B> = peers.iter().map(|peer| &peer.backend).collect();
+        assert_no_lock_held();
+        self.calls.memory_calls.fetch_add(1, host::Ordering::Relaxed);
         // SAFETY: the caller's promise is the backend's condition.
-        let access = |own: &B| unsafe { own.set_access(address, bytes, &peers) };
-        self.memory("make granules accessible", access)
+        let set = unsafe { self.backend.set_access(address, bytes, &backends) };
+        set.map_err(|error| match peers {
+            [] => self.sort("make granules accessible", error),
+            peers => {
+                let peers = peers.iter().map(|peer| &**peer);
+                self.sort_among(peers, "make granules accessible", error)
+            }
+        })
     }
 
     pub(crate) fn calls(&self) -> DriverCalls {
@@ -182,25 +139,79 @@ impl<B: Backend> Driver<B> {
         run(&self.backend).map_err(|error| self.sort(verb, error))
     }
 
+    /// Runs one verb that concerns another driver's context as well, or the same.
+    fn call_with<T>(
+        &self,
+        other: &Driver<B>,
+        verb: &'static str,
+        counter: &host::AtomicU64,
+        run: impl FnOnce(&B) -> Result<T, B::Error>,
+    ) -> Result<T, Error> {
+        if self.context_id() == other.context_id() {
+            return self.call(verb, counter, run);
+        }
+        assert_no_lock_held();
+        counter.fetch_add(1, host::Ordering::Relaxed);
+        run(&self.backend).map_err(|error| self.sort_among([other], verb, error))
+    }
+
+    /// Sorts the error of a call that concerns this context alone.
     fn sort(&self, verb: &'static str, error: B::Error) -> Error {
         let kind = self.backend.error_kind(&error);
         let error = Error::driver(verb, kind, error);
         if kind == ErrorKind::DeviceLost {
-            // The first sticky error is the cause; later ones follow from it.
-            let _ = self.lost.set(error.clone());
+            self.lose(&error);
         }
         error
     }
 
-    fn look_for_capture(&self, stream: &B::Stream) -> Result<bool, Error> {
-        self.call("ask whether a stream captures", &self.calls.capture_queries, |own| {
-            own.is_capturing(stream)
-        })
+    /// Sorts the error of a call that concerns other contexts as well: a sticky one ends those, and only
+    /// those, that say so in a call that concerns them alone. Where none does, each will at its next call.
+    fn sort_among<'a>(
+        &'a self,
+        others: impl IntoIterator<Item = &'a Driver<B>>,
+        verb: &'static str,
+        error: B::Error,
+    ) -> Error {
+        let kind = self.backend.error_kind(&error);
+        let error = Error::driver(verb, kind, error);
+        if kind == ErrorKind::DeviceLost {
+            for own in std::iter::once(self).chain(others) {
+                own.calls.memory_infos.fetch_add(1, host::Ordering::Relaxed);
+                let is_lost = |met| own.backend.error_kind(&met) == ErrorKind::DeviceLost;
+                if own.backend.memory_info().is_err_and(is_lost) || seeded!(LostTogether) {
+                    own.lose(&error);
+                }
+            }
+        }
+        error
     }
 
-    /// Whether a stream captures; an error of the look counts as capturing.
-    pub(crate) fn is_capturing(&self, stream: &B::Stream) -> bool {
-        self.look_for_capture(stream).unwrap_or(true)
+    /// This context has ended. The first sticky error is the cause; later ones follow from it.
+    fn lose(&self, error: &Error) {
+        let _ = self.lost.set(error.clone());
+    }
+
+    fn look_for_capture(&self, stream: &B::Stream) -> Result<bool, Error> {
+        self.call(LOOK_FOR_CAPTURE, &self.calls.capture_queries, |own| own.is_capturing(stream))
+    }
+
+    /// Whether any of these streams captures; an error of a look counts as capturing. The looks are counted
+    /// together: a scope begins and ends with one at every stream.
+    pub(crate) fn any_capturing<'a>(&self, streams: impl Iterator<Item = &'a B::Stream>) -> bool {
+        assert_no_lock_held();
+        let mut looks = 0;
+        let mut captures =
+            streams.inspect(|_| looks += 1).map(|own| self.backend.is_capturing(own));
+        let found = captures.find(|captures| !matches!(captures, Ok(false)));
+        self.calls.capture_queries.fetch_add(looks, host::Ordering::Relaxed);
+        match found {
+            Some(Err(error)) => {
+                self.sort(LOOK_FOR_CAPTURE, error);
+                true
+            }
+            found => found.is_some(),
+        }
     }
 
     /// Fails for a stream that captures. An error of the look counts as capturing, but one that says that
@@ -267,14 +278,17 @@ impl<B: Backend> Driver<B> {
         recorded.map_err(|error| self.sort("record an event on the context", error))
     }
 
-    /// Makes `stream` wait for an event of this driver.
-    pub(crate) fn wait(&self, stream: &B::Stream, event: &PooledEvent<B>) -> Result<(), Error> {
+    /// Makes a stream of `taker` wait for an event of this driver.
+    pub(crate) fn wait(
+        &self,
+        (taker, stream): (&Driver<B>, &B::Stream),
+        event: &PooledEvent<B>,
+    ) -> Result<(), Error> {
         if seeded!(SkipWait) {
             return Ok(());
         }
-        self.call("make a stream wait for an event", &self.calls.stream_waits, |own| {
-            own.wait(stream, event.raw())
-        })
+        let verb = "make a stream wait for an event";
+        self.call_with(taker, verb, &self.calls.stream_waits, |own| own.wait(stream, event.raw()))
     }
 
     pub(crate) fn query(&self, event: &PooledEvent<B>) -> Result<bool, Error> {
@@ -322,7 +336,7 @@ impl<B: Backend> Driver<B> {
         (source, from): (&Driver<B>, u64),
         bytes: u64,
     ) -> Result<(), Error> {
-        self.call("copy memory", &self.calls.transfers, |own| {
+        self.call_with(source, "copy memory", &self.calls.transfers, |own| {
             // SAFETY: the caller's promise is the backend's condition.
             unsafe { own.copy(stream, to, &source.backend, from, bytes) }
         })
@@ -382,39 +396,5 @@ impl<B: Backend> Drop for Driver<B> {
     /// not closed keeps its driver.
     fn drop(&mut self) {
         self.destroy_events(true);
-    }
-}
-
-/// An event in use. The last pin gives it back to its driver, with no driver call.
-#[derive(Debug)]
-pub(crate) struct PooledEvent<B: Backend> {
-    event: Option<B::Event>,
-    discarded: host::AtomicBool,
-    driver: Arc<Driver<B>>,
-}
-
-impl<B: Backend> PooledEvent<B> {
-    fn raw(&self) -> &B::Event {
-        self.event.as_ref().expect("an event is there until its last pin goes")
-    }
-
-    /// The driver whose event this is.
-    pub(crate) fn driver(&self) -> &Driver<B> {
-        &self.driver
-    }
-
-    /// It must not be recorded again: a capture may own it, or the driver refused it.
-    pub(crate) fn discard(&self) {
-        self.discarded.store(true, host::Ordering::Relaxed);
-    }
-}
-
-impl<B: Backend> Drop for PooledEvent<B> {
-    fn drop(&mut self) {
-        let event = self.event.take().expect("dropped once");
-        // Relaxed: the last pin's drop synchronizes with every earlier one.
-        let discarded = self.discarded.load(host::Ordering::Relaxed);
-        let list = if discarded { &self.driver.doomed } else { &self.driver.idle };
-        list.lock().push(event);
     }
 }

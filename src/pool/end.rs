@@ -5,7 +5,7 @@ use super::{PoolCore, PoolHandle, PoolId};
 use crate::backend::Backend;
 use crate::error::{Error, Reason};
 use crate::heap::Part;
-use crate::pool_stream::core::Detours;
+use crate::pool_stream::core::{Detours, StreamCore};
 use crate::sync::{Arc, Ordering, host};
 use crate::tell::{self, Kind, Told};
 
@@ -53,6 +53,14 @@ impl EndedPools {
             ENDED_COUNT.store(self.waiting.len(), host::Ordering::Relaxed);
         }
     }
+
+    /// Takes a pool off the list that is finished.
+    fn unlist(&mut self, id: PoolId) -> Option<Arc<dyn Ended>> {
+        let at = self.waiting.iter().position(|own| own.id() == id)?;
+        let own = self.waiting.swap_remove(at);
+        ENDED_COUNT.store(self.waiting.len(), host::Ordering::Relaxed);
+        Some(own)
+    }
 }
 
 /// Lets a few ended pools give back what has completed since. Called by the calls that may block.
@@ -94,8 +102,13 @@ impl<B: Backend> Drop for PoolHandle<B> {
                 Told::Leak { pool: core.id.0, live, in_use, reserved }
             });
         }
-        if live > 0 || listed || !core.try_finish(false) {
+        let is_left = live > 0 || listed && !core.is_closed_for_good();
+        if is_left || !core.try_finish(false) {
             ended().list(Arc::clone(core) as Arc<dyn Ended>);
+        } else if listed {
+            // Dropped outside the lock: its events go with it.
+            let unlisted = ended().unlist(core.id);
+            drop(unlisted);
         }
         tell::at_drop();
     }
@@ -128,7 +141,8 @@ impl<B: Backend> Ended for PoolCore<B> {
         let central = self.central.lock();
         let bytes = central.heap.bytes();
         let kept = bytes.clean > 0 && !self.gives_back(may_block);
-        let waits = bytes.pending > 0 || central.pieces.parked_bytes() > 0 || kept || refused;
+        let pending = bytes.pending > 0 || bytes.quarantined > 0;
+        let waits = pending || central.pieces.parked_bytes() > 0 || kept || refused;
         let rests = self.driver.lost().is_some() || (!waits && central.retired.is_empty());
         self.rests.store(rests, host::Ordering::Relaxed);
         false
@@ -157,9 +171,27 @@ impl<B: Backend> PoolCore<B> {
         for error in asked.error.into_iter().chain(given.err()) {
             self.driver.keep_error(error);
         }
+        let (empty, has_handle) =
+            (self.registry.lock().is_empty(), self.handle.lock().strong_count() > 0);
         // While there is a handle, streams may stay: its drop ends the pool once more.
-        let left = self.registry.lock().is_empty() || self.handle.lock().strong_count() > 0;
-        if left { self.release_rest() } else { Ok(false) }
+        let released = (empty || has_handle) && self.release_rest()?;
+        // A closed pool may keep its handle for good, and no call of its own comes here any more: it is
+        // looked after until its streams are gone, and their last events.
+        let stays = has_handle && self.is_closed_for_good();
+        Ok(released && (!stays || empty && self.central.lock().retired.is_empty()))
+    }
+
+    fn is_closed_for_good(&self) -> bool {
+        // Relaxed: a handle's drop that misses it is seen by the close, under the stream's lock.
+        self.closed_for_good.load(host::Ordering::Relaxed)
+    }
+
+    /// The last handle of a stream has gone. With its pool closed, somebody must let it leave. Not in models,
+    /// whose executions have this list in common.
+    pub(crate) fn look_after_stream(self: &Arc<Self>) {
+        if self.is_closed_for_good() && !cfg!(loom) {
+            ended().list(Arc::clone(self) as Arc<dyn Ended>);
+        }
     }
 
     /// With no memory left, gives the addresses back and destroys the events; says whether that was so.
@@ -212,8 +244,15 @@ impl<B: Backend> PoolCore<B> {
                 _ => Reason::BuffersAlive { buffers },
             }));
         }
-        // What is left after an error is looked after like that of a pool that was left behind.
-        self.give_all_back().inspect_err(|_| ended().list(Arc::clone(self) as Arc<dyn Ended>))
+        self.closed_for_good.store(true, host::Ordering::Relaxed);
+        let closed = self.give_all_back();
+        // What is left after an error, and streams that only other pools' buffers name, are looked after like
+        // those of a pool that was left behind.
+        let is_named = |core: &Arc<StreamCore<B>>| core.state.lock().handles == 0;
+        if closed.is_err() || self.streams().iter().any(is_named) {
+            ended().list(Arc::clone(self) as Arc<dyn Ended>);
+        }
+        closed
     }
 
     /// Waits for everything that the pool's blocks wait for, and gives everything back.

@@ -8,6 +8,7 @@ use super::target::{UNIT_MIN, churn_unit, granule, unit};
 use crate::backend::{Backend, ErrorKind};
 use crate::config::Growth;
 use crate::error::Error;
+use crate::heap::size_class::GRAIN;
 use crate::heap::{BlockId, Part, Request};
 use crate::order::{Stamps, TimelineId};
 use crate::sync::host;
@@ -95,7 +96,7 @@ impl<B: Backend> PoolCore<B> {
     /// The most that a growth for a request of this size takes, when it takes no more than it must.
     pub(super) fn growth_bytes(&self, bytes: u64, align: u64) -> u64 {
         let granularity = self.granularity().unwrap_or(1);
-        (bytes + align - crate::heap::size_class::GRAIN).next_multiple_of(granularity)
+        (bytes + align - GRAIN).next_multiple_of(granularity)
     }
 
     /// Grows by virtual memory; not at all for more than the device has.
@@ -183,9 +184,15 @@ impl<B: Backend> PoolCore<B> {
             spare: Spare::Parked,
             aim: if frugal { Aim::LittleMemory } else { Aim::FewMappings },
         };
-        let Some((room, cost)) = central.find_room(&request, &taker, &means) else {
+        // With nothing more to have, and nothing parked, only a room that costs nothing will do.
+        let full = mark == Mark::Floor
+            && central.pieces.parked_bytes() == 0
+            && !central.has_what_was_reserved()
+            && reserved + granularity > self.cap(central, &streams, (bytes, mark));
+        let bound = if full { 1 } else { u64::MAX };
+        let Some((room, cost)) = central.find_room(&request, &taker, &means, bound) else {
             // All of a room would be reserved: what is above the mark anyway needs no addresses.
-            let over_cap = bytes > self.cap(central, &streams, (bytes, mark));
+            let over_cap = full || bytes > self.cap(central, &streams, (bytes, mark));
             return if over_cap { Claimed::OverCap } else { Claimed::NoRoom };
         };
         if cost > 0 {
@@ -230,7 +237,7 @@ impl<B: Backend> PoolCore<B> {
     fn grow_segment(&self, miss: &mut Miss<'_, B>, mark: Mark) -> Option<BlockId> {
         let Request { bytes, align, part } = miss.request();
         // Segments are aligned to the grain at least; more may cost this much at the front.
-        let least = bytes + align - crate::heap::size_class::GRAIN;
+        let least = bytes + align - GRAIN;
         let streams = self.streams();
         let taking = {
             let mut central = self.central.lock();
@@ -240,7 +247,9 @@ impl<B: Backend> PoolCore<B> {
                 miss.over_limit |= mark == Mark::Limit;
                 return None;
             }
-            let wanted = least.next_multiple_of(unit(reserved, UNIT_MIN)).min(cap - reserved);
+            // A soft target need not be a multiple of the grain, as all blocks are.
+            let most = (cap - reserved) / GRAIN * GRAIN;
+            let wanted = least.next_multiple_of(unit(reserved, UNIT_MIN)).min(most);
             central.taking += wanted;
             wanted
         };

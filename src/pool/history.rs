@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::tags::LiveTags;
 use super::{PoolCore, StreamPool};
 use crate::backend::Backend;
 use crate::history::{Action, Event, History, Ring};
@@ -16,6 +17,7 @@ pub(super) struct Recorder {
     started: Instant,
     events_per_stream: usize,
     rings: Mutex<PoolRings>,
+    tags: LiveTags,
 }
 
 #[derive(Debug)]
@@ -32,7 +34,8 @@ impl Recorder {
         let started = Instant::now();
         let ring = || Ring::new(started, None, events_per_stream);
         let rings = Mutex::new(PoolRings { own: ring(), left: ring() });
-        (events_per_stream > 0).then_some(Recorder { started, events_per_stream, rings })
+        let tags = LiveTags::new();
+        (events_per_stream > 0).then_some(Recorder { started, events_per_stream, rings, tags })
     }
 }
 
@@ -50,6 +53,15 @@ impl<B: Backend> StreamPool<B> {
 impl<B: Backend> PoolCore<B> {
     pub(crate) fn keeps_history(&self) -> bool {
         self.recorder.is_some()
+    }
+
+    /// Since the pool was made, where events are kept.
+    pub(super) fn nanoseconds(&self) -> Option<u64> {
+        self.recorder.as_ref().map(|recorder| recorder.started.elapsed().as_nanos() as u64)
+    }
+
+    pub(super) fn live_tags(&self) -> Option<&LiveTags> {
+        self.recorder.as_ref().map(|recorder| &recorder.tags)
     }
 
     /// The ring of a new stream.
@@ -99,7 +111,9 @@ impl<B: Backend> PoolCore<B> {
         let (mut events, mut streams) = (Vec::new(), Vec::new());
         let mut lost = 0;
         for core in self.streams().iter() {
-            lost += copy_ring(core, &mut events);
+            // One that just leaves has put its events with those of the streams that have left.
+            let Some(of_stream) = copy_ring(core, &mut events) else { continue };
+            lost += of_stream;
             let own = core.identity;
             streams.push(Stream::new(core.id.get(), own.handle, own.kind));
         }
@@ -118,15 +132,16 @@ impl<B: Backend> PoolCore<B> {
     }
 }
 
-/// Copies a stream's events, and says how many are lost. While the lock is held nothing is allocated.
-fn copy_ring<B: Backend>(core: &StreamCore<B>, events: &mut Vec<Event>) -> u64 {
+/// Copies a stream's events, and says how many are lost; none if it has no ring any more. While the lock is
+/// held nothing is allocated.
+fn copy_ring<B: Backend>(core: &StreamCore<B>, events: &mut Vec<Event>) -> Option<u64> {
     loop {
         let count = {
             let state = core.state.lock();
-            let Some(ring) = &state.ring else { return 0 };
+            let ring = state.ring.as_ref()?;
             if events.capacity() - events.len() >= ring.len() {
                 events.extend(ring.iter());
-                return ring.lost();
+                return Some(ring.lost());
             }
             ring.len()
         };

@@ -1,6 +1,7 @@
 //! Out of memory: what is tried before the error.
 
 use super::PoolCore;
+use super::foreign::Leaves;
 use super::miss::{Mark, Miss};
 use crate::backend::Backend;
 use crate::config::Pressure;
@@ -99,6 +100,7 @@ impl<B: Backend> PoolCore<B> {
         {
             let mut central = self.central.lock();
             miss.seen = central.returns - miss.returned;
+            miss.left = Leaves::by_now();
             for core in streams.iter().filter(|_| !seeded!(StaleRetry)) {
                 central.drain(core, 0);
             }
@@ -145,7 +147,8 @@ impl<B: Backend> PoolCore<B> {
 
     /// The verdict: nothing, unless something has come back since the last search began, which is then
     /// searched once more, or other threads have something in their hands, which may serve the request
-    /// when it is back and is waited for, for a bounded time.
+    /// when it is back and is waited for, for a bounded time. A stream that is leaving its pool, this one or
+    /// another, counts among that.
     fn search_returns(
         &self,
         miss: &mut Miss<'_, B>,
@@ -154,7 +157,11 @@ impl<B: Backend> PoolCore<B> {
         for _ in 0..TRANSIT_LOOKS {
             let (news, moves) = {
                 let central = self.central.lock();
-                (central.returns - miss.returned != miss.seen, central.is_in_motion())
+                let uses_others = !central.foreign.is_empty();
+                let news = central.returns - miss.returned != miss.seen
+                    || uses_others && miss.left.have_ended();
+                let moves = central.is_in_motion() || uses_others && miss.left.were_under_way();
+                (news, moves)
             };
             if news {
                 if let Some(block) = self.search_all(miss, streams)? {

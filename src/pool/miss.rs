@@ -5,6 +5,7 @@ use std::iter;
 
 use super::PoolCore;
 use super::ask::Asked;
+use super::foreign::Leaves;
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::config::Reuse;
@@ -16,6 +17,7 @@ use crate::history::Action;
 use crate::order::Moment;
 use crate::pool_stream::core::StreamCore;
 use crate::pool_stream::home::Home;
+use crate::tag::Tag;
 use crate::tell::{self, Kind, Told};
 
 /// What is wanted, for whom, and what has been met on the way to it.
@@ -33,6 +35,8 @@ pub(super) struct Miss<'a, B: Backend> {
     pub(super) seen: u64,
     /// What this miss itself has returned: no news to it.
     pub(super) returned: u64,
+    /// Which streams of other pools had left theirs when the last search of a ladder began.
+    pub(super) left: Leaves,
     /// The stream was made to wait for the block that is handed out, and on what at the latest.
     pub(super) waited: Cell<Option<Moment>>,
     pub(super) asked: Asked,
@@ -198,8 +202,13 @@ impl<B: Backend> PoolCore<B> {
                 tell::later(Kind::Usual, || Told::Steal { pool, stream, from, bytes, late });
             }
         }
-        self.note(miss.core, Action::Allocate { address, bytes, requested: len, hit: false });
-        Buffer::new(Home::new(miss.core), block, address, miss.size, len)
+        let tag = if self.keeps_history() { Tag::current() } else { None };
+        self.note(miss.core, Action::Allocate { address, bytes, requested: len, hit: false, tag });
+        let buffer = Buffer::new(Home::new(miss.core), block, address, miss.size, len);
+        if let Some(tag) = tag {
+            buffer.keep_tag(tag);
+        }
+        buffer
     }
 
     /// A block that needs no wait: the smallest that fits. The stream's own large blocks are in the heap
@@ -242,8 +251,8 @@ impl<B: Backend> PoolCore<B> {
                 central.drain(other, miss.size.bytes);
             }
         }
-        // Twice: a block with several free points waits for the first of them first.
-        for _ in 0..2 {
+        // Again while something completes: a block with several free points waits for the first of them first.
+        loop {
             if let Some(block) = self.take_covered(miss) {
                 return Some(block);
             }
@@ -251,20 +260,18 @@ impl<B: Backend> PoolCore<B> {
                 let central = self.central.lock();
                 miss.requests().flat_map(|own| central.heap.pending(Some(&own))).collect()
             };
-            let mut news = false;
+            let before = miss.asked.completed;
             for (first, _) in candidates {
-                if self.ask_point(&mut miss.asked, first) {
-                    news = true;
-                    if let Some(block) = self.take_covered(miss) {
-                        return Some(block);
-                    }
+                if self.ask_point(&mut miss.asked, first)
+                    && let Some(block) = self.take_covered(miss)
+                {
+                    return Some(block);
                 }
             }
-            if !news {
-                break;
+            if miss.asked.completed == before {
+                return None;
             }
         }
-        None
     }
 
     /// Drains every list and asks for all that is pending, if that could make up the request.
@@ -320,6 +327,7 @@ impl<'a, B: Backend> Miss<'a, B> {
             over_limit: false,
             seen: 0,
             returned: 0,
+            left: Leaves::default(),
             waited,
             asked,
         }

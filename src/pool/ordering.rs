@@ -111,7 +111,8 @@ impl<B: Backend> PoolCore<B> {
         }
         let owner = seeded!(WaitOnOwner).then(|| self.stream_of(timeline.id())).flatten();
         let waits = owner.as_deref().unwrap_or(taker);
-        if let Err(error) = closed.event.driver().wait(waits.stream(), &closed.event)
+        let stream = (&*waits.pool.driver, waits.stream());
+        if let Err(error) = closed.event.driver().wait(stream, &closed.event)
             && !seeded!(FailedWaitTaken)
         {
             self.reject(timeline, closed);
@@ -241,10 +242,8 @@ impl<B: Backend> PoolCore<B> {
     }
 
     fn captures(&self, streams: &[Arc<StreamCore<B>>]) -> bool {
-        streams.iter().any(|core| {
-            core.timeline.prefetch();
-            self.driver.is_capturing(core.stream())
-        })
+        let streams = streams.iter().inspect(|core| core.timeline.prefetch());
+        self.driver.any_capturing(streams.map(|core| core.stream()))
     }
 
     fn quiesce_context(

@@ -38,11 +38,20 @@ impl<B: Backend> PoolCore<B> {
             let segments = self.granularity().is_none() && !seeded!(SegmentsClosed);
             match self.driver.allow_peer(driver, segments) {
                 Ok(()) => self.peers.push(Arc::clone(driver)),
-                Err(error) if !needed && error.driver_kind() == Some(ErrorKind::Other) => {}
+                Err(error) if !needed && self.goes_without(&error) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// Whether it is the other device that cannot have access, now or for good.
+    fn goes_without(&self, error: &Error) -> bool {
+        match error.driver_kind() {
+            Some(ErrorKind::Other) => true,
+            Some(ErrorKind::DeviceLost) => self.driver.lost().is_none(),
+            _ => false,
+        }
     }
 
     /// Whether the streams of a context may use this pool's memory.

@@ -9,10 +9,11 @@
 //! A piece changes its place only when it is clean: whoever used it last, by whichever address, has
 //! finished. So two addresses of one piece are never in use at once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::fault::seeded;
+use crate::rows::{Keyed, Rows};
 
 /// Names a piece of one pool. A name is used again when its piece has gone back to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,10 +49,25 @@ pub(super) enum Status {
 /// Where a piece is mapped.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
+    pub(super) address: u64,
     pub(super) end: u64,
     pub(super) piece: PieceId,
     /// The devices have access by this address.
     pub(super) access: bool,
+}
+
+impl Place {
+    pub(super) fn range(&self) -> Range<u64> {
+        self.address..self.end
+    }
+}
+
+impl Keyed for Place {
+    type Key = u64;
+
+    fn key(&self) -> u64 {
+        self.address
+    }
 }
 
 /// All memory of a pool that was taken in granules.
@@ -60,7 +76,7 @@ pub(super) struct Pieces<G> {
     all: Vec<Option<Piece<G>>>,
     vacant: Vec<PieceId>,
     /// Every address at which a piece is mapped.
-    places: BTreeMap<u64, Place>,
+    places: Rows<Place>,
     /// The parked ones, by size.
     parked: BTreeSet<(u64, PieceId)>,
     /// What is parked, in bytes.
@@ -82,7 +98,7 @@ impl<G> Pieces<G> {
         Pieces {
             all: Vec::new(),
             vacant: Vec::new(),
-            places: BTreeMap::new(),
+            places: Rows::default(),
             parked: BTreeSet::new(),
             parked_bytes: 0,
         }
@@ -106,28 +122,30 @@ impl<G> Pieces<G> {
         self.get(piece).bytes
     }
 
+    /// Whether a piece is mapped at two addresses at least beside the one where it is active, if it is.
+    pub(super) fn has_further_places(&self, piece: PieceId) -> bool {
+        let own = self.get(piece);
+        own.places.len() > 1 + usize::from(matches!(own.status, Status::Active(_)))
+    }
+
     /// The places that a range of addresses meets, by address.
-    pub(super) fn places_in(
-        &self,
-        range: Range<u64>,
-    ) -> impl DoubleEndedIterator<Item = (u64, Place)> + '_ {
-        let before = self.places.range(..range.start).next_back();
-        let before = before.filter(|(_, place)| place.end > range.start);
-        let first = before.map_or(range.start, |(address, _)| *address);
-        self.places.range(first..range.end.max(first)).map(|(address, place)| (*address, *place))
+    pub(super) fn places_in(&self, range: Range<u64>) -> impl DoubleEndedIterator<Item = &Place> {
+        let before = self.places.at_or_below(range.start).filter(|own| own.end > range.start);
+        let first = before.map_or(range.start, |own| own.address);
+        self.places.range(first..range.end)
     }
 
     /// The place at an address.
-    pub(super) fn place(&self, address: u64) -> Place {
-        self.places[&address]
+    pub(super) fn place(&self, address: u64) -> &Place {
+        self.places.get(address).expect("a piece is mapped there")
     }
 
     /// The range with the whole of the places at its ends: a place is unmapped only whole.
     pub(super) fn whole(&self, range: Range<u64>) -> Range<u64> {
         let mut places = self.places_in(range.clone());
-        let Some((start, first)) = places.next() else { return range };
-        let last = places.next_back().map_or(first.end, |(_, place)| place.end);
-        range.start.min(start)..range.end.max(last)
+        let Some(first) = places.next() else { return range };
+        let last = places.next_back().unwrap_or(first);
+        range.start.min(first.address)..range.end.max(last.end)
     }
 
     /// The parked pieces, the largest first.
@@ -155,7 +173,7 @@ impl<G> Pieces<G> {
     pub(super) fn remove(&mut self, piece: PieceId) {
         let own = self.all[piece.0].take().expect("a piece that is named is there");
         for address in own.places {
-            self.places.remove(&address);
+            self.places.remove(address);
         }
         self.vacant.push(piece);
     }
@@ -165,7 +183,7 @@ impl<G> Pieces<G> {
         let own = self.all[piece.0].as_mut().expect("a piece that is named is there");
         debug_assert_eq!(own.status, Status::Leaving);
         for address in own.places.iter().filter(|own| !places.contains(own)) {
-            self.places.remove(address);
+            self.places.remove(*address);
         }
         (own.granule, own.places, own.status) = (Some(granule), places, Status::InTransit);
         self.park(piece);
@@ -193,7 +211,7 @@ impl<G> Pieces<G> {
 
     /// A piece that was in transit is behind the blocks at one of its places.
     pub(super) fn activate(&mut self, piece: PieceId, address: u64) {
-        debug_assert!(self.places[&address].access && self.places[&address].piece == piece);
+        debug_assert!(self.place(address).access && self.place(address).piece == piece);
         let own = self.get_mut(piece);
         debug_assert_eq!(own.status, Status::InTransit);
         own.status = Status::Active(address);
@@ -201,7 +219,7 @@ impl<G> Pieces<G> {
 
     /// The piece that was active at an address is free, behind no block.
     pub(super) fn deactivate(&mut self, address: u64) {
-        let piece = self.places[&address].piece;
+        let piece = self.place(address).piece;
         let own = self.get_mut(piece);
         debug_assert_eq!(own.status, Status::Active(address));
         own.status = Status::InTransit;
@@ -223,17 +241,17 @@ impl<G> Pieces<G> {
         let own = self.get_mut(piece);
         own.places.push(address);
         let end = address + own.bytes;
-        self.places.insert(address, Place { end, piece, access });
+        self.places.insert(Place { address, end, piece, access });
     }
 
     /// Whether the devices have access to a piece by the address of one of its places.
     pub(super) fn set_access(&mut self, address: u64, access: bool) {
-        self.places.get_mut(&address).expect("a place is known").access = access;
+        self.places.get_mut(address).expect("a place is known").access = access;
     }
 
     /// A dormant place is about to be unmapped.
     pub(super) fn begin_unmapping(&mut self, address: u64) -> Place {
-        let place = self.places.remove(&address).expect("a place is known");
+        let place = self.places.remove(address);
         let own = self.get_mut(place.piece);
         debug_assert_ne!(own.status, Status::Active(address));
         own.places.retain(|at| *at != address);

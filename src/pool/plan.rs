@@ -70,17 +70,18 @@ pub(super) enum Source {
 }
 
 impl<B: Backend> Central<B> {
-    /// The best room for a request, and what it costs; of those that cost nothing the lowest, so that a
-    /// program that goes round in a circle meets itself again.
+    /// The best room for a request, and what it costs, which is less than `bound`; of those that cost nothing
+    /// the lowest, so that a program that goes round in a circle meets itself again.
     pub(super) fn find_room(
         &self,
         request: &Request,
         taker: &Taker,
         means: &Means,
+        bound: u64,
     ) -> Option<(Room, u64)> {
         let mut best: Option<(Room, u64)> = None;
         self.heap.each_room(request, taker, &self.timelines, |room| {
-            let bound = best.map_or(u64::MAX, |(_, cost)| cost);
+            let bound = best.map_or(bound, |(_, cost)| cost);
             if let Some(cost) = self.cost(&room, means, bound) {
                 best = Some((room, cost));
             }
@@ -93,7 +94,7 @@ impl<B: Backend> Central<B> {
         // unmapped.
         best.or_else(|| {
             let room = self.find_vacant(request, means.granularity)?;
-            Some((room, self.cost(&room, means, u64::MAX)?))
+            Some((room, self.cost(&room, means, bound)?))
         })
     }
 
@@ -111,23 +112,29 @@ impl<B: Backend> Central<B> {
         let mut used: Vec<PieceId> = Vec::new();
         let mut cost = 0;
         for hole in self.heap.holes_of(room) {
-            let part = self.part_of(&hole, room, means);
+            let part = Self::units_of(&hole, room, means);
             let mut at = part.start;
-            for (address, place) in self.pieces.places_in(part.clone()) {
-                cost += (address - at).div_ceil(means.granule);
+            for place in self.pieces.places_in(part.clone()) {
+                // The first may begin before the part: a place is mapped as a whole.
+                cost += place.address.saturating_sub(at).div_ceil(means.granule);
                 at = place.end;
                 if self.pieces.status(place.piece) == Status::Leaving {
                     return None;
                 }
-                if self.move_to(room, place.piece).is_none() || used.contains(&place.piece) {
+                let may_be_here_too = self.pieces.has_further_places(place.piece);
+                if may_be_here_too && used.contains(&place.piece)
+                    || self.move_to(room, place.piece).is_none()
+                {
                     cost += 2;
                 }
-                used.push(place.piece);
+                if may_be_here_too {
+                    used.push(place.piece);
+                }
                 if cost >= bound {
                     return None;
                 }
             }
-            cost += (part.end - at).div_ceil(means.granule);
+            cost += part.end.saturating_sub(at).div_ceil(means.granule);
             if cost >= bound {
                 return None;
             }
@@ -143,14 +150,14 @@ impl<B: Backend> Central<B> {
             let part = self.part_of(&hole, room, means);
             bytes += part.end - part.start;
             let mut places = self.pieces.places_in(part);
-            if places.any(|(_, place)| self.pieces.status(place.piece) == Status::Leaving) {
+            if places.any(|place| self.pieces.status(place.piece) == Status::Leaving) {
                 return None;
             }
         }
-        for (address, place) in self.pieces.places_in(room.start..room.end) {
-            let is_active = self.pieces.status(place.piece) == Status::Active(address);
-            if is_active && self.heap.is_clean(&(address..place.end)) {
-                bytes += place.end - address;
+        for place in self.pieces.places_in(room.start..room.end) {
+            let is_active = self.pieces.status(place.piece) == Status::Active(place.address);
+            if is_active && self.heap.is_clean(&place.range()) {
+                bytes += place.end - place.address;
             }
         }
         Some(bytes)
@@ -158,10 +165,13 @@ impl<B: Backend> Central<B> {
 
     /// The part of a hole that a room needs memory in: whole units, and whole places.
     fn part_of(&self, hole: &Range<u64>, room: &Room, means: &Means) -> Range<u64> {
+        self.pieces.whole(Self::units_of(hole, room, means))
+    }
+
+    /// The whole units of a hole that a room has a part of.
+    fn units_of(hole: &Range<u64>, room: &Room, means: &Means) -> Range<u64> {
         let unit = means.granularity;
-        let start = hole.start.max(room.start / unit * unit);
-        let end = hole.end.min(room.end.next_multiple_of(unit));
-        self.pieces.whole(start..end)
+        hole.start.max(room.start / unit * unit)..hole.end.min(room.end.next_multiple_of(unit))
     }
 
     /// Whether a piece can be active in a room, and where it is active now, if it is.
@@ -187,16 +197,16 @@ impl<B: Backend> Central<B> {
         for hole in &holes {
             let part = self.part_of(hole, &room, means);
             let mut at = part.start;
-            for (address, place) in self.pieces.places_in(part.clone()) {
+            for place in self.pieces.places_in(part.clone()) {
                 let is_first = |_: &_| used.insert(place.piece) || seeded!(PieceTwice);
                 match self.move_to(&room, place.piece).filter(is_first) {
                     Some(from) => {
                         plan.moved.extend(from);
-                        plan.parts.push((address..place.end, Source::Here(place.piece)));
-                        gaps.push(at..address);
+                        plan.parts.push((place.range(), Source::Here(place.piece)));
+                        gaps.push(at..place.address);
                         at = place.end;
                     }
-                    None => plan.stale.push(address),
+                    None => plan.stale.push(place.address),
                 }
             }
             gaps.push(at..part.end);
@@ -245,7 +255,7 @@ impl<B: Backend> Central<B> {
         });
         let used = used.collect();
         let next = self.pieces.places_in(gap.end..hole.end).next();
-        let vacant = next.map_or(hole.end, |(address, _)| address) - gap.start;
+        let vacant = next.map_or(hole.end, |own| own.address) - gap.start;
         let fits = |own: &SparePiece| (missing..=vacant).contains(&own.bytes);
         let spares = self.spares(&plan.room, means, &used).filter(fits);
         let Some(own) = spares.min_by_key(|own| own.bytes) else { return false };
@@ -285,7 +295,7 @@ impl<B: Backend> Central<B> {
     pub(super) fn clean_pieces(&self) -> impl Iterator<Item = (Range<u64>, PieceId)> + '_ {
         self.heap.clean_downwards().flat_map(|clean| {
             let places = self.pieces.places_in(clean.clone()).rev();
-            let places = places.map(|(address, place)| (address..place.end, place.piece));
+            let places = places.map(|place| (place.range(), place.piece));
             places.filter(move |(range, _)| clean.start <= range.start && range.end <= clean.end)
         })
     }
@@ -296,7 +306,7 @@ impl<B: Backend> Central<B> {
         let Some(last) = plan.backed.last_mut() else { return };
         let allowed = means.cap.saturating_sub(self.reserved() + plan.fresh);
         let next = self.pieces.places_in(last.end..hole.end).next();
-        let room = next.map_or(hole.end, |(address, _)| address) - last.end;
+        let room = next.map_or(hole.end, |own| own.address) - last.end;
         let missing = plan.fresh.next_multiple_of(means.unit) - plan.fresh;
         let mut more = missing.min(allowed).min(room) / means.granularity * means.granularity;
         while more > 0 {
@@ -313,8 +323,8 @@ impl<B: Backend> Central<B> {
         let align = align.max(granularity);
         self.heap.holes(part, bytes).find_map(|hole| {
             let mut at = hole.start.next_multiple_of(align);
-            for (address, place) in self.pieces.places_in(hole.clone()) {
-                if at + needed <= address {
+            for place in self.pieces.places_in(hole.clone()) {
+                if at + needed <= place.address {
                     break;
                 }
                 at = at.max(place.end.next_multiple_of(align));

@@ -1,5 +1,6 @@
 //! How a stream leaves its pool.
 
+use super::foreign::LeaveEnd;
 use super::ordering::Pin;
 use super::{PoolCore, PooledEvent};
 use crate::backend::Backend;
@@ -36,8 +37,7 @@ impl<B: Backend> PoolCore<B> {
                 let handles = others;
                 return Err((stream, Error::new(Reason::StreamInUse { buffers, handles })));
             }
-            state.detours.set(Detours::RETIRED, true);
-            central.leaving += 1;
+            central.begin_leaving(&mut state);
             registry.unname(&core);
         }
         match self.leave(&core, Moment::Early) {
@@ -46,7 +46,7 @@ impl<B: Backend> PoolCore<B> {
                 let mut registry = self.registry.lock();
                 let mut central = self.central.lock();
                 core.state.lock().detours.set(Detours::RETIRED, false);
-                central.end_leaving();
+                central.end_leaving(&core, LeaveEnd::Over);
                 drop(central);
                 registry.rename(&core);
                 drop(registry);
@@ -99,8 +99,7 @@ impl<B: Backend> PoolCore<B> {
                 let mut state = core.state.lock();
                 let unused = state.is_unused();
                 if unused {
-                    state.detours.set(Detours::RETIRED, true);
-                    central.leaving += 1;
+                    central.begin_leaving(&mut state);
                 }
                 unused
             };
@@ -113,7 +112,8 @@ impl<B: Backend> PoolCore<B> {
             core
         };
         // The moment is somebody's miss, not one that the program chose.
-        self.leave(&core, Moment::Probe).inspect_err(|_| self.central.lock().end_leaving())
+        let put_off = |_: &Error| self.central.lock().end_leaving(&core, LeaveEnd::PutOff);
+        self.leave(&core, Moment::Probe).inspect_err(put_off)
     }
 
     /// A marked stream, which is counted as leaving, leaves: its last epoch is closed, its blocks move to
@@ -128,7 +128,7 @@ impl<B: Backend> PoolCore<B> {
             let mut central = self.central.lock();
             central.drain(core, 0);
             core.timeline.retire(closed);
-            central.end_leaving();
+            central.end_leaving(core, LeaveEnd::Over);
             central.retired.push(Arc::clone(&core.timeline));
             central.keep_counts(core);
             drop(central);

@@ -18,6 +18,7 @@ use crate::pool::{PoolCore, PooledEvent};
 use crate::prefetch::prefetch;
 use crate::quiescent::ScopeId;
 use crate::sync::{Arc, Lifetime, SpinLock};
+use crate::tag::Tag;
 
 /// One stream of one pool.
 pub(crate) struct StreamCore<B: Backend> {
@@ -58,6 +59,8 @@ pub(crate) struct StreamState<B: Backend> {
     pub(crate) pins: u64,
     /// Out-of-memory ladders that keep the list shut.
     pub(crate) shut: u64,
+    /// Blocks of other pools may have been used on this stream.
+    pub(crate) is_known_elsewhere: bool,
     pub(crate) frontier: Arc<Frontier>,
     /// The other streams of this stream's buffers, by address.
     pub(crate) sets: BTreeMap<u64, Vec<Home<B>>>,
@@ -133,6 +136,7 @@ impl<B: Backend> StreamState<B> {
             handles: 0,
             pins: 0,
             shut: 0,
+            is_known_elsewhere: false,
             frontier: Arc::default(),
             sets: BTreeMap::new(),
             ring,
@@ -282,6 +286,7 @@ impl<B: Backend> StreamCore<B> {
         if !self.pool.keeps_history() {
             return None;
         }
+        let tag = Tag::current();
         let mut state = self.state.lock();
         if state.detours.has(Detours::CLOSED) && !seeded!(HitsWhileClosing) {
             return None;
@@ -289,8 +294,13 @@ impl<B: Backend> StreamCore<B> {
         let free = state.list.pop(size, align)?;
         state.take(size.bytes);
         let (address, bytes) = (free.address, size.bytes);
-        state.note(Action::Allocate { address, bytes, requested: len, hit: true });
-        Some(Buffer::new(Home::new(self), free.block, free.address, size, len))
+        state.note(Action::Allocate { address, bytes, requested: len, hit: true, tag });
+        drop(state);
+        let buffer = Buffer::new(Home::new(self), free.block, free.address, size, len);
+        if let Some(tag) = tag {
+            buffer.keep_tag(tag);
+        }
+        Some(buffer)
     }
 
     /// Counts a buffer whose block comes to this stream by the long way, and makes room for the block

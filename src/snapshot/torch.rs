@@ -4,6 +4,7 @@ use super::pickle::Pickler;
 use super::{Block, BlockState, Segment, Snapshot};
 use crate::history::trace::{Told, leading_to};
 use crate::history::{Event, History};
+use crate::tag::Tag;
 
 impl Snapshot {
     /// The snapshot as a pickle of what `torch.cuda.memory._snapshot()` gives, for PyTorch's memory viewer
@@ -11,9 +12,13 @@ impl Snapshot {
     /// write it.
     ///
     /// The memory is told as that of device 0. A pool's segments belong to no stream, so that all are told
-    /// as of stream 0; a block's only frame says its state and home. What several streams' work must be
+    /// as of stream 0; a block's last frame says its state and home. What several streams' work must be
     /// waited for is `active_pending_free`, as are blocks in transit and quarantined ones; all other free
     /// blocks are `inactive`.
+    ///
+    /// A [`Tag`] is the first frame, `tag:0:` and its text, which the viewer shows
+    /// (but where the text has one of the words that it leaves frames out for, such as `_start`), and the
+    /// `user_metadata`, which its versions since October 2025 show as well.
     pub fn to_pickle(&self) -> Vec<u8> {
         self.pickle(&[])
     }
@@ -48,16 +53,19 @@ impl Snapshot {
     fn trace(&self, pickler: &mut Pickler, events: &[(&Event, Told)]) {
         // The viewer takes the two halves of a free for one where they follow each other.
         let halves = events.iter().flat_map(|(event, told)| {
-            let (actions, address, bytes): (&[&'static str], u64, u64) = match *told {
-                Told::Allocate { address, requested } => (&["alloc"], address, requested),
-                Told::Free { address, requested } => {
-                    (&["free_requested", "free_completed"], address, requested)
-                }
-                Told::Unmap { address, bytes } => (&["segment_unmap"], address, bytes),
-            };
-            actions.iter().map(move |action| (*action, *event, address, bytes))
+            let (actions, address, bytes, tag): (&[&'static str], u64, u64, Option<Tag>) =
+                match *told {
+                    Told::Allocate { address, requested, tag } => {
+                        (&["alloc"], address, requested, tag)
+                    }
+                    Told::Free { address, requested, tag } => {
+                        (&["free_requested", "free_completed"], address, requested, tag)
+                    }
+                    Told::Unmap { address, bytes } => (&["segment_unmap"], address, bytes, None),
+                };
+            actions.iter().map(move |action| (*action, *event, address, bytes, tag))
         });
-        pickler.list(halves, |own, (action, event, address, bytes)| {
+        pickler.list(halves, |own, (action, event, address, bytes, tag)| {
             own.dict(|own| {
                 own.word("action");
                 own.word(action);
@@ -72,8 +80,7 @@ impl Snapshot {
                     own.int(number);
                 }
                 let words = event.stream.map(|number| self.stream_words(number));
-                own.word("frames");
-                own.list(words, |own, words: String| frame(own, &words));
+                said(own, tag, words);
             });
         });
     }
@@ -123,8 +130,7 @@ impl Snapshot {
             }
             own.word("state");
             own.word(state(block));
-            own.word("frames");
-            own.list([self.words(block)], |own, words| frame(own, &words));
+            said(own, block.tag, Some(self.words(block)));
         });
     }
 
@@ -166,11 +172,23 @@ fn requested(block: &Block) -> u64 {
     block.requested.unwrap_or(block.bytes)
 }
 
+/// What the viewer shows of an event or a block.
+fn said(pickler: &mut Pickler, tag: Option<Tag>, words: Option<String>) {
+    let of_tag = tag.map(|tag| ("tag", tag.text().to_owned()));
+    let of_pool = words.map(|words| ("streampool", words));
+    pickler.word("frames");
+    pickler.list(of_tag.into_iter().chain(of_pool), |own, (by, words)| frame(own, by, &words));
+    if let Some(tag) = tag {
+        pickler.word("user_metadata");
+        pickler.text(tag.text());
+    }
+}
+
 /// What the viewer shows where PyTorch has a line of a program.
-fn frame(pickler: &mut Pickler, words: &str) {
+fn frame(pickler: &mut Pickler, by: &'static str, words: &str) {
     pickler.dict(|own| {
         own.word("filename");
-        own.word("streampool");
+        own.word(by);
         own.word("line");
         own.int(0);
         own.word("name");

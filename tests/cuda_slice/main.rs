@@ -20,6 +20,7 @@ mod two_devices;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, DriverError, result, sys};
+use streampool::Tag;
 use streampool::cuda::{CudaBackend, CudaPool, PooledSlice};
 
 use effects::{Effect, effects, handle};

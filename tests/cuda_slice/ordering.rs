@@ -20,6 +20,33 @@ fn at_home_alone_nothing_is_called() {
     });
 }
 
+/// A tag asks for nothing, and stays when others have used the slice.
+#[test]
+fn a_slice_keeps_its_tag() {
+    standin().run(|standin| {
+        let with_history = |backend| CudaPool::builder(backend).history(100).build().unwrap();
+        let pooled = Pooled::with(with_history);
+        let [weights, saved] = ["weights", "saved"].map(Tag::new);
+        let mut slice = weights.within(|| pooled.home.alloc_zeros::<u8>(100)).unwrap();
+        let plain = pooled.home.alloc_zeros::<u8>(100).unwrap();
+        standin.reset();
+        assert_eq!((slice.tag(), plain.tag()), (Some(weights), None));
+        assert_eq!(write_on(&mut slice, &pooled.stream), slice.address());
+        slice.set_tag(saved);
+        assert_eq!(read_on(&slice, &pooled.stream), slice.address());
+        assert_eq!(standin.calls(), 0);
+        let (stranger, registered) = pooled.another();
+        slice.use_on(&registered).unwrap();
+        write_on(&mut slice, &stranger);
+        write_on(&mut slice, &pooled.context.new_stream().unwrap());
+        assert_eq!(slice.tag(), Some(saved));
+        let snapshot = pooled.pool.snapshot();
+        assert_eq!(snapshot.block_at(slice.address()).unwrap().tag, Some(saved));
+        drop(slice);
+        assert!(pooled.pool.snapshot().blocks().all(|block| block.tag.is_none()));
+    });
+}
+
 #[test]
 fn a_copy_elsewhere_waits_for_home_and_is_waited_for() {
     standin().run(|standin| {

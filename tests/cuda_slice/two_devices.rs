@@ -132,3 +132,29 @@ fn use_each_others_memory(standin: &Standin, growth: Growth) {
     drop(homes);
     pools.close().unwrap();
 }
+
+#[test]
+fn a_device_that_is_lost_ends_no_other_devices_pool() {
+    standin().with("STANDIN_DEVICES", 2).run(|standin| {
+        let pooled = Pooled::new();
+        let far = CudaContext::new(1).unwrap();
+        let far_pool = CudaPool::new(CudaBackend::new(&far).unwrap());
+        let (stream, registered) =
+            (far.new_stream().unwrap(), far_pool.stream(far.new_stream().unwrap()));
+        let pools = CudaPools::new(CudaBackend::open_all().unwrap());
+        standin.stick(far.cu_ctx(), Code::CUDA_ERROR_ILLEGAL_ADDRESS);
+        // Which stream it is, its own context is asked.
+        assert!(pooled.pool.stream(stream).unwrap_err().is_device_lost());
+        // Access is given in the context that gains it.
+        let backend = CudaBackend::new(pooled.stream.context()).unwrap();
+        let builder = CudaPool::builder(backend).growth(Growth::Segments).peers([&far_pool]);
+        assert!(builder.build().unwrap_err().is_device_lost());
+        let alone = pools.pool(0).unwrap().stream(pooled.stream.clone()).unwrap();
+        for home in [&pooled.home, &alone] {
+            assert_eq!(home.clone_htod(&[7u8; 64]).unwrap().to_vec().unwrap(), [7; 64]);
+        }
+        let of_the_lost = pools.pool(1).and_then(|pool| pool.reserve(1));
+        assert!(of_the_lost.unwrap_err().is_device_lost());
+        assert!(registered.unwrap().mark().unwrap_err().is_device_lost());
+    });
+}

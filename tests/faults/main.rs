@@ -18,6 +18,8 @@ mod common;
 mod counts;
 #[path = "../hazards/device_copies.rs"]
 mod device_copies;
+#[path = "../hazards/device_errors.rs"]
+mod device_errors;
 #[path = "../hazards/device_pools.rs"]
 mod device_pools;
 #[path = "../hazards/device_scopes.rs"]

@@ -4,13 +4,46 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use streampool::backend::Backend;
 use streampool::{Growth, StreamPool};
 
-use crate::rig::{BLOCK, Held, Lab, Rig, Stream};
+use crate::rig::{BLOCK, Gate, Held, Lab, Rig, Stream};
 
 const KINDS: [Growth; 2] = [Growth::Virtual, Growth::Segments];
 /// How long a thread that must be held up is watched.
 const LOOKS: usize = 200;
+
+/// A pool on each device.
+type Pair<'a, R> = (&'a Lab<'a, R>, &'a Lab<'a, R>);
+
+/// Runs a test on pools that may use each other's memory, of one block each, with streams of both.
+fn on_pools<R: Rig, const N: usize, const M: usize>(
+    (near, far): (&R, &R),
+    growth: Growth,
+    test: impl Fn(Pair<'_, R>, [Stream<R>; N], [Stream<R>; M]),
+) {
+    let (near, far) = Lab::pair(near, far, growth, BLOCK);
+    test((&near, &far), near.streams(), far.streams());
+}
+
+/// The same in both kinds of growth.
+fn in_both_kinds<R: Rig, const N: usize, const M: usize>(
+    near: &R,
+    far: &R,
+    test: impl Fn(Pair<'_, R>, [Stream<R>; N], [Stream<R>; M]),
+) {
+    for growth in KINDS {
+        on_pools((near, far), growth, &test);
+    }
+}
+
+fn with_virtual_memory<R: Rig, const N: usize, const M: usize>(
+    near: &R,
+    far: &R,
+    test: impl Fn(Pair<'_, R>, [Stream<R>; N], [Stream<R>; M]),
+) {
+    on_pools((near, far), Growth::Virtual, test);
+}
 
 /// A buffer of the first device that a stream of the second writes behind a gate.
 fn written_behind_a_gate<R: Rig>(
@@ -27,49 +60,45 @@ fn written_behind_a_gate<R: Rig>(
 
 /// The negative control: with no wait a write of the first device overtakes one of the second, and it shows.
 pub(crate) fn without_a_wait_the_checks_fire_across_devices<R: Rig>(near: &R, far: &R) {
-    let (near, far) = Lab::pair(near, far, Growth::Virtual, BLOCK);
-    let ([a], [c]) = (near.streams(), far.streams());
-    let (x, gate) = written_behind_a_gate((&near, &far), (&a, &c));
-    near.stamp(&a, &x, 2);
-    near.finishes(&a, &gate);
-    drop(gate);
-    far.synchronize();
-    near.check(&a, &x, 2);
-    assert!(near.rig.mismatches() > 0, "INCONCLUSIVE: what was overwritten was not seen");
+    with_virtual_memory(near, far, |(near, far), [a], [c]| {
+        let (x, gate) = written_behind_a_gate((near, far), (&a, &c));
+        near.stamp(&a, &x, 2);
+        near.finishes(&a, &gate);
+        drop(gate);
+        far.synchronize();
+        near.check(&a, &x, 2);
+        assert!(near.rig.mismatches() > 0, "INCONCLUSIVE: what was overwritten was not seen");
+    });
 }
 
 /// What the rules on several devices rest on (measured on two H200): the host learns nothing of one device
 /// from a synchronize of the other.
 pub(crate) fn a_synchronize_of_one_device_does_not_wait_for_the_other<R: Rig>(near: &R, far: &R) {
-    let (near, far) = Lab::pair(near, far, Growth::Virtual, BLOCK);
-    let ([a], [c]) = (near.streams(), far.streams());
-    let (x, gate) = written_behind_a_gate((&near, &far), (&a, &c));
-    near.synchronize();
-    far.waits(&c, &gate);
-    drop(gate);
-    far.synchronize();
-    near.holds(&x, 1);
+    with_virtual_memory(near, far, |(near, far), [a], [c]| {
+        let (x, gate) = written_behind_a_gate((near, far), (&a, &c));
+        near.synchronize();
+        far.waits(&c, &gate);
+        drop(gate);
+        far.synchronize();
+        near.holds(&x, 1);
+    });
 }
 
 pub(crate) fn s4_h09_the_next_owner_waits_for_a_late_writer_of_the_other_device<R: Rig>(
     near: &R,
     far: &R,
 ) {
-    for growth in KINDS {
-        let (near, far) = Lab::pair(near, far, growth, BLOCK);
-        let ([a, b], [c]) = (near.streams(), far.streams());
-        let (x, gate) = written_behind_a_gate((&near, &far), (&a, &c));
+    in_both_kinds(near, far, |(near, far), [a, b], [c]| {
+        let (x, gate) = written_behind_a_gate((near, far), (&a, &c));
         near.is_free(&b, &gate);
         let at = x.device_ptr();
         drop(x);
         near.taken_in_order(&b, at, gate);
-    }
+    });
 }
 
 pub(crate) fn s4_h10_the_other_device_waits_for_what_home_has_queued<R: Rig>(near: &R, far: &R) {
-    for growth in KINDS {
-        let (near, far) = Lab::pair(near, far, growth, BLOCK);
-        let ([a], [c]) = (near.streams(), far.streams());
+    in_both_kinds(near, far, |(near, far), [a], [c]| {
         let x = near.alloc(&a);
         let gate = near.close(&a);
         near.stamp(&a, &x, 1);
@@ -80,14 +109,12 @@ pub(crate) fn s4_h10_the_other_device_waits_for_what_home_has_queued<R: Rig>(nea
         drop(gate);
         far.synchronize();
         far.no_mismatch();
-    }
+    });
 }
 
 pub(crate) fn s4_h60_trim_leaves_what_the_other_device_still_writes<R: Rig>(near: &R, far: &R) {
-    for growth in KINDS {
-        let (near, far) = Lab::pair(near, far, growth, BLOCK);
-        let ([a], [c]) = (near.streams(), far.streams());
-        let (x, gate) = written_behind_a_gate((&near, &far), (&a, &c));
+    in_both_kinds(near, far, |(near, far), [a], [c]| {
+        let (x, gate) = written_behind_a_gate((near, far), (&a, &c));
         drop(x);
         // Its own device is idle, and seen to be.
         drop(near.pool.quiesce().unwrap());
@@ -96,7 +123,7 @@ pub(crate) fn s4_h60_trim_leaves_what_the_other_device_still_writes<R: Rig>(near
         drop(gate);
         far.synchronize();
         assert_eq!(near.pool.trim(0).unwrap(), BLOCK);
-    }
+    });
 }
 
 pub(crate) fn s4_m4_nothing_is_moved_that_the_other_device_still_writes<R: Rig>(near: &R, far: &R) {
@@ -150,32 +177,126 @@ pub(crate) fn s4_h34_a_scope_of_both_begins_when_the_other_devices_gate_opens<R:
     rig: &R,
     far: &R,
 ) {
-    let (near, far) = Lab::pair(rig, far, Growth::Virtual, BLOCK);
-    let ([a], [c]) = (near.streams(), far.streams());
-    let (x, gate) = written_behind_a_gate((&near, &far), (&a, &c));
-    drop(x);
-    held_up_by(rig, gate, "the scopes have not waited for the other device", || {
-        drop(StreamPool::quiesce_all(&[&near.pool, &far.pool]).unwrap());
+    with_virtual_memory(rig, far, |(near, far), [a], [c]| {
+        let (x, gate) = written_behind_a_gate((near, far), (&a, &c));
+        drop(x);
+        held_up_by(rig, gate, "the scopes have not waited for the other device", || {
+            drop(StreamPool::quiesce_all(&[&near.pool, &far.pool]).unwrap());
+        });
+        // It is clean: no wait, and it can go back.
+        let waits = near.stream_waits();
+        drop(near.alloc(&a));
+        assert_eq!(near.stream_waits(), waits);
     });
-    // It is clean: no wait, and it can go back.
-    let waits = near.stream_waits();
-    drop(near.alloc(&a));
-    assert_eq!(near.stream_waits(), waits);
 }
 
 pub(crate) fn s4_h34_what_the_other_device_still_writes_is_deferred<R: Rig>(near: &R, far: &R) {
-    for growth in KINDS {
-        let (near, far) = Lab::pair(near, far, growth, BLOCK);
-        let ([a, b], [c]) = (near.streams(), far.streams());
+    in_both_kinds(near, far, |(near, far), [a, b], [c]| {
         let scopes = StreamPool::quiesce_all(&[&near.pool, &far.pool]).unwrap();
-        let (x, gate) = written_behind_a_gate((&near, &far), (&a, &c));
+        let (x, gate) = written_behind_a_gate((near, far), (&a, &c));
         near.is_free(&b, &gate);
         let at = x.device_ptr();
         drop(x);
         let reports = scopes.finish();
         assert_eq!((reports[0].freed, reports[0].deferred), (1, 1), "FIRED: {reports:?}");
         near.taken_in_order(&b, at, gate);
+    });
+}
+
+/// A stream of the second device writes a buffer of the first behind a gate. No stream but home knows: all
+/// that says so is that home waits for it, and home has nothing else to do.
+fn known_by_a_wait_alone<R: Rig>(
+    (near, far): Pair<'_, R>,
+    x: &Held<R>,
+    (a, c): (&Stream<R>, &Stream<R>),
+) -> R::Gate {
+    near.synchronize();
+    c.wait_for(a).unwrap();
+    let gate = far.close(c);
+    far.stamp(c, x, 1);
+    a.wait_for(c).unwrap();
+    gate
+}
+
+/// An event of the whole context as it is now, where there is such a thing.
+fn event_of_context<B: Backend>(own: &B) -> Option<B::Event> {
+    let event = own.create_event().unwrap();
+    if own.record_context(&event).unwrap() {
+        return Some(event);
     }
+    own.destroy_event(event);
+    None
+}
+
+/// What scopes rest on: a context has not finished while one of its streams waits for another device, though
+/// that is all that is on it; neither for an event of the whole context nor for who synchronizes it.
+pub(crate) fn a_context_is_not_done_while_a_stream_waits_for_the_other_device<R: Rig>(
+    rig: &R,
+    far: &R,
+) {
+    with_virtual_memory(rig, far, |(near, far), [a, b], [c]| {
+        let x = near.alloc(&a);
+        let gate = known_by_a_wait_alone((near, far), &x, (&a, &c));
+        near.is_free(&b, &gate);
+        let own = rig.backend();
+        let event = event_of_context(&own);
+        for _ in 0..LOOKS {
+            let finished = event.as_ref().is_some_and(|event| own.query(event).unwrap());
+            assert!(!gate.was_forced(), "INCONCLUSIVE: the watchdog has opened the gate");
+            assert!(!finished, "FIRED: an event of the context is done before its streams");
+            rig.pause();
+        }
+        held_up_by(rig, gate, "a synchronize is over before a stream of the context", || {
+            near.synchronize();
+        });
+        if let Some(event) = event {
+            assert!(own.query(&event).unwrap(), "FIRED: the event is never done");
+            own.destroy_event(event);
+        }
+        near.holds(&x, 1);
+    });
+}
+
+pub(crate) fn s4_h34_a_scope_begins_when_what_a_stream_only_waits_for_is_done<R: Rig>(
+    rig: &R,
+    far: &R,
+) {
+    with_virtual_memory(rig, far, |(near, far), [a, b], [c]| {
+        let x = near.alloc(&a);
+        let gate = known_by_a_wait_alone((near, far), &x, (&a, &c));
+        near.is_free(&b, &gate);
+        drop(x);
+        held_up_by(rig, gate, "the scope has not waited for what its stream waits for", || {
+            drop(near.pool.quiesce().unwrap());
+        });
+        // It is clean, and nothing writes it any more.
+        let (waits, y) = (near.stream_waits(), near.alloc(&b));
+        assert_eq!(near.stream_waits(), waits);
+        near.stamp(&b, &y, 2);
+        near.holds(&y, 2);
+    });
+}
+
+pub(crate) fn s4_h34_what_a_stream_only_waits_for_is_deferred<R: Rig>(near: &R, far: &R) {
+    in_both_kinds(near, far, |(near, far), [a, b], [c]| {
+        let own = near.rig.backend();
+        let by_context = event_of_context(&own).map(|event| own.destroy_event(event)).is_some();
+        let scope = near.pool.quiesce().unwrap();
+        let x = near.alloc(&a);
+        // So that the scope has two streams to settle, for which it asks an event of the whole context.
+        x.use_on(&b).unwrap();
+        let gate = known_by_a_wait_alone((near, far), &x, (&a, &c));
+        near.is_free(&b, &gate);
+        let at = x.device_ptr();
+        drop(x);
+        let records = || near.pool.stats().calls.event_records;
+        let before = records();
+        let report = scope.finish();
+        assert_eq!((report.freed, report.deferred), (1, 1), "FIRED: {report:?}");
+        let asked = records() - before;
+        assert_eq!(asked, 2 + u64::from(by_context), "INCONCLUSIVE: it asked something else");
+        near.taken_in_order(&b, at, gate);
+    });
 }
 
 pub(crate) fn s4_s7_close_waits_for_the_other_device<R: Rig>(rig: &R, far: &R) {
@@ -200,9 +321,7 @@ pub(crate) fn s4_s7_close_waits_for_the_other_device<R: Rig>(rig: &R, far: &R) {
 }
 
 pub(crate) fn s4_a_copy_waits_for_the_original<R: Rig>(near: &R, far: &R) {
-    for growth in KINDS {
-        let (near, far) = Lab::pair(near, far, growth, BLOCK);
-        let ([a], [c]) = (near.streams(), far.streams());
+    in_both_kinds(near, far, |(near, far), [a], [c]| {
         let x = near.alloc(&a);
         let gate = near.close(&a);
         near.stamp(&a, &x, 1);
@@ -212,13 +331,11 @@ pub(crate) fn s4_a_copy_waits_for_the_original<R: Rig>(near: &R, far: &R) {
         drop(gate);
         drop(x);
         far.holds(&y, 1);
-    }
+    });
 }
 
 pub(crate) fn s4_the_originals_next_owner_waits_for_the_copy<R: Rig>(near: &R, far: &R) {
-    for growth in KINDS {
-        let (near, far) = Lab::pair(near, far, growth, BLOCK);
-        let ([a, b], [c]) = (near.streams(), far.streams());
+    in_both_kinds(near, far, |(near, far), [a, b], [c]| {
         let x = near.alloc(&a);
         near.stamp(&a, &x, 1);
         near.runs_dry(&a);
@@ -229,7 +346,7 @@ pub(crate) fn s4_the_originals_next_owner_waits_for_the_copy<R: Rig>(near: &R, f
         drop(x);
         near.taken_in_order(&b, at, gate);
         far.holds(&y, 1);
-    }
+    });
 }
 
 pub(crate) fn s4_h51_a_capture_survives_what_the_other_device_does<R: Rig>(rig: &R, far: &R) {

@@ -1,6 +1,7 @@
 //! S4: pools by device, on machines with one, two and eight devices.
 
 use std::thread;
+use std::time::Duration;
 
 use streampool::DevicePools;
 use streampool::backend::ErrorKind;
@@ -72,5 +73,40 @@ fn s4_pools_of_devices_that_cannot_share_memory_work_by_themselves() {
         devices[0].clear_faults();
         devices[0].inject(plan);
         assert_eq!(lost.pool(0).is_err(), number > 1);
+    });
+}
+
+#[test]
+fn s4_s1_a_closed_pools_stream_leaves_when_no_buffer_names_it_any_more() {
+    on_every_machine(|setup, number| {
+        let devices = SimDevice::several(1, number);
+        let growth = setup.growth;
+        let pools = DevicePools::configured(devices.clone(), move |builder| builder.growth(growth));
+        let [first, .., last] = &devices[..] else { return };
+        let home = pools.pool(0).unwrap().stream(first.create_stream()).unwrap();
+        let far = pools.pool(number - 1).unwrap();
+        let [c, d] = std::array::from_fn(|_| far.stream(last.create_stream()).unwrap());
+        let x = home.alloc(BLOCK as usize).unwrap();
+        x.use_on(&c).unwrap();
+        launch(last, c.raw(), Kernel::new().writes(x.device_ptr(), BLOCK));
+        drop(c);
+        far.close().unwrap();
+        let live = || (last.live_streams(), last.live_events());
+        assert_eq!(live().0, 2, "one is named, and one has a handle");
+        drop(x);
+        // Any pool's call lets it go. Another test's thread may have the pool in hand.
+        let becomes = |wanted| {
+            (0..2000).any(|_| {
+                pools.pool(0).unwrap().reserve(0).unwrap();
+                thread::sleep(Duration::from_millis(u64::from(live() != wanted)));
+                live() == wanted
+            })
+        };
+        assert!(becomes((1, 0)), "a closed pool keeps a stream: {:?}", live());
+        // Nor does it keep one whose handle has gone since, nor an event.
+        drop(d);
+        assert!(becomes((0, 0)), "a closed pool keeps a stream: {:?}", live());
+        pools.close().unwrap();
+        first.assert_no_hazards();
     });
 }

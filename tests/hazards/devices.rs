@@ -239,14 +239,9 @@ fn s4_s7_a_buffer_outlives_the_pools_of_the_devices_that_use_it() {
                 // All handles go: what is left of the pool is what x names.
             }
             drop(x);
-            // Any pool's call lets the other pools' streams leave, on other tests' threads too. While one is
-            // leaving there is no event of it yet that this pool could wait for, and it is refused.
-            let again = || {
-                let held = home.try_hold(&b, BLOCK).ok();
-                thread::sleep(std::time::Duration::from_millis(u64::from(held.is_none())));
-                held
-            };
-            let held = (0..2000).find_map(|_| again()).expect("there is memory");
+            // Any pool's call lets the other pools' streams leave, on other tests' threads too: whoever is
+            // leaving is waited for.
+            let held = home.hold(&b, BLOCK);
             held.write(&b);
             drop(held);
             home.pool.synchronize().unwrap();

@@ -24,7 +24,17 @@ fn submit(
     call: &'static str,
     operation: impl FnOnce() -> sys::CUresult,
 ) -> Result<(), CudaError> {
-    let _borrowed = Borrowed::enter(stream.context().cu_ctx(), Captures::Unaffected, call)?;
+    submit_with(Captures::Unaffected, stream, call, operation)
+}
+
+/// The same for an operation that captures must be spared.
+fn submit_with(
+    captures: Captures,
+    stream: &CudaStream,
+    call: &'static str,
+    operation: impl FnOnce() -> sys::CUresult,
+) -> Result<(), CudaError> {
+    let _borrowed = Borrowed::enter(stream.context().cu_ctx(), captures, call)?;
     let none = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
     let mut status = none;
     // SAFETY: sound because the stream lives while `stream` does, and the pointer is to a local of the
@@ -106,7 +116,9 @@ pub(crate) unsafe fn copy(
     })
 }
 
-/// Copies from one context to another.
+/// Copies from one context to another. Copies of one context are allowed in every capture mode (measured);
+/// of those between two, which may have the driver take memory to stage them in, that is not known, so they
+/// are made as the calls that are not.
 ///
 /// # Safety
 ///
@@ -118,7 +130,7 @@ pub(crate) unsafe fn copy_between(
     (from, other): (u64, sys::CUcontext),
     bytes: usize,
 ) -> Result<(), CudaError> {
-    submit(stream, "cuMemcpyPeerAsync", || {
+    submit_with(Captures::Spared, stream, "cuMemcpyPeerAsync", || {
         // SAFETY: sound because of this function's own condition; the stream lives.
         unsafe { sys::cuMemcpyPeerAsync(to, own, from, other, bytes, stream.cu_stream()) }
     })

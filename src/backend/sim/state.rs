@@ -262,6 +262,11 @@ impl State {
             && self.engine.is_at_rest()
     }
 
+    /// A call that concerns two devices fails for either of them that is lost.
+    pub(super) fn is_well(&self, context: usize) -> Result<(), Code> {
+        self.contexts[context].lost.map_or(Ok(()), Err)
+    }
+
     pub(super) fn add_timeline(&mut self, context: usize, kind: StreamKind) -> TimelineId {
         self.oracle.done.push();
         self.engine.add_timeline(context, kind)

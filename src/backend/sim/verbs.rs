@@ -128,6 +128,7 @@ unsafe impl Backend for SimDevice {
     fn allow_peer(&self, peer: &SimDevice, segments: bool) -> Result<(), SimError> {
         self.call(Call::AllowPeer, |state| {
             let peer = self.peer(peer)?;
+            state.is_well(peer)?;
             if segments {
                 state.memory.allow_peer(self.context, peer);
             }
@@ -146,6 +147,7 @@ unsafe impl Backend for SimDevice {
         self.call(Call::Copy, |state| {
             let stream = self.own_timeline(state, stream)?;
             let source = self.peer(source)?;
+            state.is_well(source)?;
             if state.is_capturing(stream) {
                 return Err(Code::CaptureUnsupported);
             }
@@ -190,10 +192,7 @@ unsafe impl Backend for SimDevice {
     fn wait(&self, stream: &SimStream, event: &SimEvent) -> Result<(), SimError> {
         self.call(Call::Wait, |state| {
             let timeline = self.timeline(state, stream)?;
-            // The other device, if it is another, may be lost too.
-            if let Some(code) = state.contexts[stream.context()].lost {
-                return Err(code);
-            }
+            state.is_well(stream.context())?;
             state.wait(timeline, self.event(event)?)
         })
     }

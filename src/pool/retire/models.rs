@@ -1,7 +1,10 @@
 //! Models of streams that leave while others need them.
 
+use crate::config::Growth;
 use crate::models::{BLOCK, World, free, no_hazards, write};
 use crate::order::Moment;
+use crate::pool::StreamPool;
+use crate::pool::foreign::Leaves;
 use crate::pool::models::{drain, hand_out, hit, miss};
 use crate::pool::registry;
 use crate::quiescent::{QuiescentScope, ScopeId};
@@ -267,4 +270,46 @@ fn registration_against_the_last_handle() {
     });
     same.assert("the registration finds the stream");
     fresh.assert("the registration makes a new timeline");
+}
+
+/// H55: a stream leaves its pool while another pool, which has a block that was used on it, searches for
+/// memory. Either the search has the block, or it is told that a leave was under way, and the next one has it.
+#[test]
+fn a_leave_from_another_pool_is_seen() {
+    let (found, refused) = (Reached::default(), Reached::default());
+    let (has_it, is_told) = (found.clone(), refused.clone());
+    check("a leave from another pool", move || {
+        let world = World::new(1);
+        let (a, b) = (world.stream(), world.stream());
+        let other = StreamPool::builder(world.device.clone()).growth(Growth::Segments);
+        let other = other.build().expect("the options are in range");
+        let c = other.stream(world.device.create_stream()).expect("a stream of this device");
+        let block = world.used_block(&a);
+        block.use_on(&c).expect("nothing fails");
+        free(&world.device, block);
+        let leaving = {
+            let core = Arc::clone(other.core());
+            spawn(move || core.retire_by_hand(c).map_err(|(stream, _)| stream))
+        };
+        let core = world.core();
+        let before = Leaves::by_now();
+        let steal = || core.steal(&mut miss(&b), Moment::Probe);
+        let first = steal();
+        let told = before.have_ended() || before.were_under_way();
+        assert!(first.is_some() || told, "a false out-of-memory");
+        let retired = leaving.join();
+        has_it.mark(first.is_some());
+        is_told.mark(first.is_none());
+        let block = first.or_else(steal).expect("the stream has left");
+        let block = hand_out(&world.device, &core, &b, block);
+        drop(core);
+        no_hazards(&world.device);
+        free(&world.device, block);
+        drop(retired);
+        other.close().expect("no buffer lives");
+        drop(other);
+        world.end([a, b]);
+    });
+    found.assert("the search has the block");
+    refused.assert("the search is refused");
 }
