@@ -3,7 +3,7 @@
 use super::program::{Op, Step};
 use super::shadow::{Uid, largest_block};
 use super::world::{Check, Live, Local, Scope, Slot, World, ensure};
-use crate::sim::{Kernel, SimStream};
+use crate::sim::{CallCounts, Kernel, SimStream};
 use crate::{Buffer, Error};
 
 type Device = crate::sim::SimDevice;
@@ -37,14 +37,14 @@ impl World {
         let Some(slot) = self.slot(stream) else { return Ok(false) };
         let Slot { uid, pool, ref handle } = self.slots[slot];
         let handle = handle.clone();
-        let (hits, calls) = (self.sides[pool].pool.stats().hits, self.driver_calls());
+        let (hits, before) = (self.sides[pool].pool.stats().hits, CallCounts::of_this_thread());
         let ladders = self.sides[pool].pool.stats().ladders;
         let result = handle.alloc_aligned(len, align);
+        let made = CallCounts::of_this_thread() - before;
         let stats = self.sides[pool].pool.stats();
         let climbed = stats.ladders > ladders;
         if stats.hits > hits || len == 0 {
-            let now = self.driver_calls();
-            ensure!(now == calls, "a hit made {} driver calls", now - calls);
+            ensure!(made.driver_calls() == 0, "a hit made driver calls: {made:?}");
         }
         match result {
             Ok(buffer) => {
@@ -154,14 +154,12 @@ impl World {
         self.given_back(&live);
         let in_scope = self.note_in_scope(local, live.pool, live.capacity());
         let records = self.facts[live.home.0].record_on_free && !in_scope && live.capacity() > 0;
-        let device = &self.sides[live.pool].device;
-        let (before, calls) = (device.counts(), self.driver_calls());
         let capturing = self.is_capturing(live.home);
+        let before = CallCounts::of_this_thread();
         drop(live.buffer);
-        let made = self.sides[live.pool].device.counts() - before;
-        let calls = self.driver_calls() - calls;
+        let made = CallCounts::of_this_thread() - before;
         if !records {
-            ensure!(calls == 0, "a free made {calls} driver calls: {made:?}");
+            ensure!(made.driver_calls() == 0, "a free made driver calls: {made:?}");
         } else if !self.is_relaxed() {
             let wanted = u64::from(!capturing);
             let records = made.event_records;
@@ -241,7 +239,7 @@ impl World {
         let other = &self.slots[slot];
         let (uid, raw) = (other.uid, other.handle.raw().clone());
         let live = &self.live[index];
-        let (home, calls) = (live.home, self.driver_calls());
+        let (home, before) = (live.home, CallCounts::of_this_thread());
         let result = live.buffer.use_on(&other.handle);
         let nothing = home == uid || live.capacity() == 0;
         let capturing = self.is_capturing(home) || self.is_capturing(uid);
@@ -259,7 +257,8 @@ impl World {
             return Ok(true);
         }
         ensure!(!refused && !capturing, "use_on a stream that must be refused");
-        ensure!(self.driver_calls() > calls, "use_on made no driver call");
+        let made = CallCounts::of_this_thread() - before;
+        ensure!(made.driver_calls() > 0, "use_on made no driver call");
         let address = live.address();
         self.sides[live.pool].device.note_use_on(&raw, address);
         self.order.order(home, uid);

@@ -4,7 +4,7 @@ use super::program::{Op, plan};
 use super::shadow::Uid;
 use super::world::{Capturing, Check, Local, World, ensure};
 use crate::Error;
-use crate::sim::CaptureMode;
+use crate::sim::{CallCounts, CaptureMode};
 
 impl World {
     pub(super) fn step_elsewhere(&mut self, local: &mut Local, op: Op) -> Result<bool, String> {
@@ -148,11 +148,11 @@ impl World {
     fn drop_stream(&mut self, stream: u8) -> Result<bool, String> {
         let Some(slot) = self.slot(stream) else { return Ok(false) };
         let gone = self.slots.swap_remove(slot);
-        let calls = self.driver_calls();
+        let before = CallCounts::of_this_thread();
         let in_use = self.is_needed(gone.uid) || self.is_capturing(gone.uid);
         self.coverage.drops_in_use += u64::from(in_use);
         drop(gone);
-        let made = self.driver_calls() - calls;
+        let made = (CallCounts::of_this_thread() - before).driver_calls();
         ensure!(made == 0, "dropping a stream's handle made {made} driver calls");
         Ok(true)
     }

@@ -219,11 +219,6 @@ impl World {
         self.captures.iter().any(|capture| capture.uid == Some(uid))
     }
 
-    /// Driver calls made so far, of all devices.
-    pub(super) fn driver_calls(&self) -> u64 {
-        self.sides.iter().map(|side| side.device.counts().driver_calls()).sum()
-    }
-
     /// An operation failed. Is that as it must be?
     pub(super) fn expect_error(&mut self, error: &Error, expected: bool, what: &str) -> Check {
         let relaxed = self.is_relaxed();

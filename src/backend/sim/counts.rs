@@ -1,6 +1,7 @@
 //! Which calls were made, and how often.
 #![forbid(unsafe_code)]
 
+use std::cell::Cell;
 use std::fmt;
 use std::ops::Sub;
 
@@ -39,8 +40,12 @@ macro_rules! calls {
                 match call { $(Call::$call => self.$count,)+ }
             }
 
+            fn count_mut(&mut self, call: Call) -> &mut u64 {
+                match call { $(Call::$call => &mut self.$count,)+ }
+            }
+
             pub(super) fn add(&mut self, call: Call) {
-                match call { $(Call::$call => self.$count += 1,)+ }
+                *self.count_mut(call) += 1;
             }
         }
 
@@ -140,7 +145,50 @@ impl fmt::Display for Call {
     }
 }
 
+thread_local! {
+    static BY_THIS_THREAD: [Cell<u64>; Call::ALL.len()] =
+        const { [const { Cell::new(0) }; Call::ALL.len()] };
+}
+
+/// Notes that this thread makes a call.
+#[inline]
+pub(super) fn note_call(call: Call) {
+    BY_THIS_THREAD.with(|calls| calls[call as usize].set(calls[call as usize].get() + 1));
+}
+
 impl CallCounts {
+    /// How often the calling thread has made each call, to whichever simulated devices, failed calls included.
+    ///
+    /// What one operation of a pool has called is the difference of this: between two readings of
+    /// [`SimDevice::counts`](super::SimDevice::counts) other threads call too, also to finish pools that were
+    /// left behind, which any call of any pool may do.
+    ///
+    /// ```
+    /// use streampool::StreamPool;
+    /// use streampool::sim::{CallCounts, SimDevice};
+    ///
+    /// # fn main() -> Result<(), streampool::Error> {
+    /// let device = SimDevice::new(1);
+    /// let pool = StreamPool::new(device.clone());
+    /// let stream = pool.stream(device.create_stream())?;
+    /// drop(stream.alloc(1 << 20)?);
+    ///
+    /// let before = CallCounts::of_this_thread();
+    /// drop(stream.alloc(1 << 20)?);
+    /// assert_eq!((CallCounts::of_this_thread() - before).driver_calls(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn of_this_thread() -> CallCounts {
+        let mut counts = CallCounts::default();
+        BY_THIS_THREAD.with(|calls| {
+            for call in Call::ALL {
+                *counts.count_mut(*call) = calls[*call as usize].get();
+            }
+        });
+        counts
+    }
+
     /// Calls that block the host until the device has finished something.
     pub fn synchronizes(&self) -> u64 {
         self.event_synchronizes + self.context_synchronizes

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::capture::Captures;
 use super::clock::TimelineId;
 use super::config::{Costs, Schedule, SimConfig};
-use super::counts::{Call, CallCounts};
+use super::counts::{self, Call, CallCounts};
 use super::engine::Engine;
 use super::error::{SimError, SimErrorCode as Code};
 use super::events::Events;
@@ -151,7 +151,7 @@ impl Machine {
         let mut state = self.lock();
         if call.is_uneventful() && state.is_uneventful(context) && !thread::in_host_function() {
             if by == By::Pool {
-                state.contexts[context].counts.add(call);
+                state.count(context, call);
             }
             state.engine.now += state.costs.base(call);
             return effect(&mut state).map_err(fail);
@@ -174,7 +174,7 @@ impl Machine {
         }
         let mut state = self.lock();
         if by == By::Pool {
-            state.contexts[context].counts.add(call);
+            state.count(context, call);
         }
         if thread::in_host_function() {
             state.oracle.misuse(format!("{call} in a host function"));
@@ -250,6 +250,13 @@ impl Context {
 }
 
 impl State {
+    /// Counts a call that a pool makes, for its context and for the thread.
+    #[inline]
+    fn count(&mut self, context: usize, call: Call) {
+        self.contexts[context].counts.add(call);
+        counts::note_call(call);
+    }
+
     /// Whether a call can only have its effect: no plan of a test is waiting for one, the device is well,
     /// and nothing that executes at host calls is due.
     #[inline]
