@@ -219,6 +219,7 @@ impl<B: Backend> StreamPool<B> {
     /// # Ok::<(), streampool::Error>(())
     /// ```
     pub fn quiesce(&self) -> Result<QuiescentScope<B>, Error> {
+        self.core().prefetch_streams();
         let _call = self.core().begin_blocking_call()?;
         let scope = ScopeId::fresh();
         self.core().quiesce_streams(Some(scope))?;
@@ -262,6 +263,7 @@ impl<B: Backend> QuiescentScope<B> {
         if std::mem::replace(&mut self.ended, true) {
             return QuiescentReport::default();
         }
+        self.pool.prefetch_streams();
         // The thread's flag first: whatever follows may meet a panic or a slow driver.
         let open = SCOPES.try_with(|scopes| {
             let mut scopes = scopes.borrow_mut();

@@ -207,7 +207,6 @@ impl<B: Backend> PoolCore<B> {
     /// first free on it takes the short way.
     pub(crate) fn quiesce_streams(&self, scope: Option<ScopeId>) -> Result<(), Error> {
         let streams = self.streams();
-        streams.iter().for_each(|core| core.prefetch());
         let retired = self.central.lock().retired.clone();
         if self.may_capture(&streams) {
             return self.quiesce_one_by_one(&streams, &retired);

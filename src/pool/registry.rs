@@ -137,6 +137,11 @@ impl<B: Backend> PoolCore<B> {
         self.registry.lock().streams()
     }
 
+    /// Fetches what a walk over all streams is about to read.
+    pub(crate) fn prefetch_streams(&self) {
+        self.streams().iter().for_each(|core| core.prefetch());
+    }
+
     /// The stream of a timeline, own or foreign, if it has not left its pool.
     pub(super) fn stream_of(&self, id: TimelineId) -> Option<Arc<StreamCore<B>>> {
         let own = self.registry.lock().get(id).cloned();

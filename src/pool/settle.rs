@@ -30,7 +30,6 @@ impl<B: Backend> PoolCore<B> {
     pub(crate) fn settle_scope(&self, scope: ScopeId, shared: &[Shared]) -> QuiescentReport {
         let _call = self.begin_end();
         let streams = self.streams();
-        streams.iter().for_each(|core| core.prefetch());
         let mut others: BTreeSet<TimelineId> =
             shared.iter().flat_map(|own| own.others.iter().copied()).collect();
         let mut noted = Vec::with_capacity(streams.len());

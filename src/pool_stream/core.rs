@@ -20,18 +20,20 @@ use crate::quiescent::ScopeId;
 use crate::sync::{Arc, Lifetime, SpinLock};
 use crate::tag::Tag;
 
-/// One stream of one pool.
+/// One stream of one pool. In this order: what walks over all streams read lies next to the lines that they
+/// read of the state, not behind its bins, some pages on.
+#[repr(C)]
 pub(crate) struct StreamCore<B: Backend> {
+    pub(crate) id: TimelineId,
+    pub(crate) timeline: Arc<Timeline<PooledEvent<B>>>,
+    /// There until the core is dropped.
+    stream: Option<B::Stream>,
+    pub(crate) pool: Arc<PoolCore<B>>,
+    pub(crate) identity: StreamIdentity,
+    pub(super) lifetime: Lifetime,
     /// The small lock. It guards sections of a few dozen instructions, and no driver call. Streams are
     /// used by different threads: none shares a cache line with another's lock.
     pub(crate) state: CachePadded<SpinLock<StreamState<B>>>,
-    pub(crate) id: TimelineId,
-    pub(crate) timeline: Arc<Timeline<PooledEvent<B>>>,
-    pub(crate) pool: Arc<PoolCore<B>>,
-    pub(crate) identity: StreamIdentity,
-    /// There until the core is dropped.
-    stream: Option<B::Stream>,
-    pub(super) lifetime: Lifetime,
 }
 
 /// What the small lock guards. What a hit and a free touch comes first, and with the lock fills one cache
@@ -252,12 +254,12 @@ impl<B: Backend> StreamCore<B> {
         let ring = pool.ring_of(timeline.id());
         StreamCore {
             id: timeline.id(),
-            state: CachePadded::new(SpinLock::new(StreamState::new(record_on_free, ring))),
             timeline,
+            stream: Some(stream),
             pool,
             identity,
-            stream: Some(stream),
             lifetime: Lifetime::default(),
+            state: CachePadded::new(SpinLock::new(StreamState::new(record_on_free, ring))),
         }
     }
 
@@ -335,8 +337,7 @@ impl<B: Backend> StreamCore<B> {
         let state = &raw const self.state;
         prefetch(state);
         prefetch(state.cast::<u8>().wrapping_add(64));
-        prefetch(&raw const self.timeline);
-        prefetch(&raw const self.stream);
+        prefetch(&raw const self.id);
     }
 
     /// What its next operation is ordered after.
