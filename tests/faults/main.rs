@@ -77,7 +77,8 @@ fn the_table_of_faults_has_no_empty_row() {
 
     let faults = wanted(false);
     let next = AtomicUsize::new(0);
-    let workers = thread::available_parallelism().map_or(2, |cores| cores.get().min(8));
+    // A check of what threads do between each other's calls mostly sleeps.
+    let workers = thread::available_parallelism().map_or(8, |cores| (cores.get() * 4).min(16));
     let (send, results) = mpsc::channel::<(usize, Outcome)>();
     let mut outcomes = thread::scope(|scope| {
         for _ in 0..workers {
