@@ -14,18 +14,25 @@ use loom::cell::{MutPtr, UnsafeCell};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, Ordering};
 #[cfg(not(loom))]
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A waiting thread looks again after one pause, then two, then four, up to so many: of many that wait,
-/// each comes back on its own, and the line is left to the holder meanwhile.
+/// A waiting thread looks again after some pauses, then after twice as many, up to so many: of many that wait,
+/// each comes back on its own, and the line is left to the holder meanwhile, for a run of sections.
 #[cfg(not(loom))]
-const PAUSES_MAX: u32 = 64;
+const PAUSES_MAX: u32 = 256;
 /// Pauses in all before a waiting thread gives its time slice away: many times what a section takes, so
 /// that by then the holder has most likely been preempted.
 #[cfg(not(loom))]
 const PATIENCE: u32 = 2048;
+
+#[cfg(not(loom))]
+thread_local! {
+    /// How many pauses this thread's next wait, for whichever lock, begins with. Who starts from one each time
+    /// is back at once when he has just lost the lock, and it changes hands with every section.
+    static FIRST_PAUSES: Cell<u32> = const { Cell::new(1) };
+}
 
 /// A spin lock that yields. The lock lies before its value, on the line of the value's first fields.
 #[derive(Debug)]
@@ -81,7 +88,7 @@ impl<T> SpinLock<T> {
     #[cold]
     fn lock_contended(&self) -> SpinGuard<'_, T> {
         #[cfg(not(loom))]
-        let (mut pauses, mut waited) = (1, 0);
+        let (mut pauses, mut waited) = (FIRST_PAUSES.get(), 0);
         loop {
             // A plain load while it is locked: the line stays shared until the unlock. It decides
             // nothing, and a model is spared it.
@@ -98,6 +105,9 @@ impl<T> SpinLock<T> {
             #[cfg(loom)]
             loom::thread::yield_now();
             if let Some(guard) = self.try_lock() {
+                // Half of what this wait began with, if one look was enough; as much after two, more after more.
+                #[cfg(not(loom))]
+                FIRST_PAUSES.set((pauses / 4).max(1));
                 return guard;
             }
         }
