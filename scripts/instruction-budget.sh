@@ -16,12 +16,12 @@ operations=20000
 # MODE of benches/instructions, and instructions for each allocation and free.
 budgets() {
     cat <<'END'
-pair 512 KiB: 203
-pair 64 MiB: 301
-pair busy 512 KiB: 203
-pair in a scope 512 KiB: 203
-pair on 8 streams 512 KiB: 210
-clear 4816 on 37 streams: 234
+pair 512 KiB: 192
+pair 64 MiB: 214
+pair busy 512 KiB: 192
+pair in a scope 512 KiB: 192
+pair on 8 streams 512 KiB: 199
+clear 4816 on 37 streams: 152
 END
 }
 

@@ -12,7 +12,7 @@ use self::core::StreamCore;
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::error::{Error, Reason};
-use crate::heap::size_class::{self, GRAIN, Rounded};
+use crate::heap::size_class::{self, GRAIN};
 use crate::order::Moment;
 use crate::pool::StreamPool;
 use crate::stats::StreamStats;
@@ -124,26 +124,29 @@ impl<B: Backend> PoolStream<B> {
         self.core.hit(size, GRAIN, len).or_else(|| self.core.noted_hit(size, GRAIN, len))
     }
 
-    #[inline]
+    /// Part of its caller, as the hit is in it: so the parts of a buffer go from the list into registers, or the
+    /// place, where they are wanted. By way of memory they take as long again as all the rest.
+    #[inline(always)]
     fn alloc_rounded(&self, len: usize, align: u64) -> Result<Buffer<B>, Error> {
         let len = len as u64;
-        if len == 0 {
-            return self.core.pool.alloc_nothing(&self.core);
+        if len > 0
+            && let Some(size) = size_class::round(len)
+            && let Some(buffer) = self.core.hit(size, align, len)
+        {
+            return Ok(buffer);
         }
-        let Some(size) = size_class::round(len) else {
-            return Err(Error::new(Reason::TooLarge { len }));
-        };
-        match self.core.hit(size, align, len) {
-            Some(buffer) => Ok(buffer),
-            None => self.alloc_miss(size, align, len).map(|buffer| *buffer),
-        }
+        self.alloc_no_hit(len, align).map(|buffer| *buffer)
     }
 
-    /// By way of the host's heap, so that the buffer of a hit need not be where a miss could write it, and
+    /// By way of the host's heap, so that the buffer of a hit need not be where this could write one, and
     /// stays in registers.
     #[cold]
     #[inline(never)]
-    fn alloc_miss(&self, size: Rounded, align: u64, len: u64) -> Result<Box<Buffer<B>>, Error> {
+    fn alloc_no_hit(&self, len: u64, align: u64) -> Result<Box<Buffer<B>>, Error> {
+        if len == 0 {
+            return self.core.pool.alloc_nothing(&self.core).map(Box::new);
+        }
+        let size = size_class::round(len).ok_or_else(|| Error::new(Reason::TooLarge { len }))?;
         if let Some(buffer) = self.core.noted_hit(size, align, len) {
             return Ok(Box::new(buffer));
         }

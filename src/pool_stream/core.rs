@@ -269,16 +269,17 @@ impl<B: Backend> StreamCore<B> {
         self.stream.as_ref().expect("a stream is there until its core is dropped")
     }
 
-    /// Takes a block of the list: the hit. No driver call, no host allocation, nothing to look up.
-    #[inline]
+    /// Takes a block of the list: the hit. No driver call, no host allocation, nothing to look up. Part of its
+    /// caller, as `alloc_rounded` is.
+    #[inline(always)]
     pub(crate) fn hit(&self, size: Rounded, align: u64, len: u64) -> Option<Buffer<B>> {
         let mut state = self.state.lock();
         if state.detours.has(Detours::OF_HITS) && !seeded!(HitsWhileClosing) {
             return None;
         }
-        let free = state.list.pop(size, align)?;
+        let (address, block) = state.list.pop(size, align)?;
         state.take(size.bytes);
-        Some(Buffer::new(Home::new(self), free.block, free.address, size, len))
+        Some(Buffer::new(Home::new(self), block, address, size, len))
     }
 
     /// The hit of a stream whose events are kept: [`hit`](Self::hit) finds none for it.
@@ -293,12 +294,12 @@ impl<B: Backend> StreamCore<B> {
         if state.detours.has(Detours::CLOSED) && !seeded!(HitsWhileClosing) {
             return None;
         }
-        let free = state.list.pop(size, align)?;
-        state.take(size.bytes);
-        let (address, bytes) = (free.address, size.bytes);
+        let (address, block) = state.list.pop(size, align)?;
+        let bytes = size.bytes;
+        state.take(bytes);
         state.note(Action::Allocate { address, bytes, requested: len, hit: true, tag });
         drop(state);
-        let buffer = Buffer::new(Home::new(self), free.block, free.address, size, len);
+        let buffer = Buffer::new(Home::new(self), block, address, size, len);
         if let Some(tag) = tag {
             buffer.keep_tag(tag);
         }

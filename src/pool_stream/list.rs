@@ -25,6 +25,13 @@ pub(crate) struct FreeBlock {
     pub(crate) epoch: ShortEpoch,
 }
 
+impl FreeBlock {
+    #[inline]
+    fn is_aligned(&self, align: u64) -> bool {
+        self.address & (align - 1) == 0
+    }
+}
+
 #[derive(Debug)]
 struct Bin {
     blocks: Vec<FreeBlock>,
@@ -69,34 +76,59 @@ impl StreamList {
         }
     }
 
-    /// Takes a block of exactly the rounded size.
+    /// Takes a block of exactly the rounded size, in the usual case the one that was freed last: its address and
+    /// its name. Each is read as it was written: what a load puts together of two stores waits for both.
     #[inline]
-    pub(super) fn pop(&mut self, size: Rounded, align: u64) -> Option<FreeBlock> {
+    pub(super) fn pop(&mut self, size: Rounded, align: u64) -> Option<(u64, BlockId)> {
         let bin = usize::from(size.bin);
         let blocks = &mut self.bins[bin].blocks;
-        let aligned = |free: &FreeBlock| free.address & (align - 1) == 0;
-        let free = match blocks.last() {
-            Some(free) if bin < ROUNDED_BINS && aligned(free) => blocks.pop()?,
-            Some(_) => {
-                let from = blocks.len().saturating_sub(LOOKS);
-                let wanted = Grains::of(size.bytes);
-                let sizes = bin.checked_sub(ROUNDED_BINS).map(|at| &mut self.sizes[at]);
-                let fits = |at: &usize| {
-                    aligned(&blocks[*at]) && sizes.as_ref().is_none_or(|own| own[*at] == wanted)
-                };
-                let at = (from..blocks.len()).rev().find(fits)?;
-                if let Some(sizes) = sizes {
-                    sizes.remove(at);
-                }
-                blocks.remove(at)
-            }
-            None => return None,
-        };
+        let last = blocks.last()?;
+        let free = (last.address, last.block);
+        let aligned = last.is_aligned(align);
+        let sizes = bin.checked_sub(ROUNDED_BINS).map(|at| &mut self.sizes[at]);
+        let size_of_last = sizes.as_ref().map(|sizes| sizes.last().copied());
+        let fits = size_of_last.is_none_or(|last| last == Some(Grains::of(size.bytes)));
+        if !fits || !aligned {
+            let (address, block) = self.pop_behind(size, align);
+            return (!block.is_none()).then_some((address, block));
+        }
+        blocks.truncate(blocks.len() - 1);
+        if let Some(sizes) = sizes {
+            sizes.truncate(sizes.len() - 1);
+        }
         prefetch(blocks.as_ptr().wrapping_add(blocks.len()).wrapping_sub(1));
-        if blocks.is_empty() {
+        self.see_popped(bin);
+        Some(free)
+    }
+
+    /// The same where the last one does not fit: among those just before it. None is a block without a name, so
+    /// that the answer comes in registers.
+    #[cold]
+    #[inline(never)]
+    fn pop_behind(&mut self, size: Rounded, align: u64) -> (u64, BlockId) {
+        let bin = usize::from(size.bin);
+        let blocks = &mut self.bins[bin].blocks;
+        let wanted = Grains::of(size.bytes);
+        let sizes = bin.checked_sub(ROUNDED_BINS).map(|at| &mut self.sizes[at]);
+        let fits = |at: &usize| {
+            blocks[*at].is_aligned(align) && sizes.as_ref().is_none_or(|own| own[*at] == wanted)
+        };
+        let at = (blocks.len().saturating_sub(LOOKS)..blocks.len()).rev().find(fits);
+        let Some(at) = at else { return (0, BlockId::NONE) };
+        if let Some(sizes) = sizes {
+            sizes.remove(at);
+        }
+        let free = blocks.remove(at);
+        self.see_popped(bin);
+        (free.address, free.block)
+    }
+
+    /// A block was taken from a bin.
+    #[inline]
+    fn see_popped(&mut self, bin: usize) {
+        if self.bins[bin].blocks.is_empty() {
             self.filled[bin / 64] &= !(1 << (bin % 64));
         }
-        Some(free)
     }
 
     /// Puts a block back that came from this stream. There is room, because it was made when the block
@@ -258,7 +290,7 @@ mod tests {
         put(&mut list, 2 << 30, exact);
         put(&mut list, 3 << 30, other);
         let mut pop = |bytes| {
-            list.pop(round(bytes).expect("not too large"), 256).map(|free| free.address >> 30)
+            list.pop(round(bytes).expect("not too large"), 256).map(|(address, _)| address >> 30)
         };
         assert_eq!(
             [pop(exact), pop(exact), pop(exact), pop(other)],
@@ -272,7 +304,7 @@ mod tests {
         put(&mut list, 1 << 20, 512);
         put(&mut list, (1 << 20) + 512, 512);
         let size = round(512).expect("not too large");
-        assert_eq!(list.pop(size, 4096).map(|free| free.address), Some(1 << 20));
+        assert_eq!(list.pop(size, 4096).map(|(address, _)| address), Some(1 << 20));
         assert!(list.pop(size, 4096).is_none());
     }
 
