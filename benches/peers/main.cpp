@@ -2,6 +2,8 @@
 // object a line. benches/README.md says what each workload is, and how to build and run this.
 //
 // usage: peers [PART-OF-A-WORKLOAD'S-NAME [PART-OF-A-PEER'S-NAME]]    all without it
+//        peers limit TRACE.csv OVER-LIVE [PART-OF-A-PEER'S-NAME]     whether a recorded trace runs with so much
+//                                                                    memory: a process for each peer
 //        peers list                                                  the peers
 //        peers --quick ...                                           tiny counts: measures nothing
 //
@@ -16,6 +18,7 @@
 #include <iterator>
 #include <random>
 #include <thread>
+#include <unordered_map>
 
 #include "check.hpp"
 #include "peer.hpp"
@@ -213,6 +216,109 @@ void pipeline(const Maker& maker) {
   for (auto event : events) CHECK(cuEventDestroy(event));
 }
 
+// An operation of a recorded trace: time,action,address,bytes,stream.
+struct Operation {
+  bool allocates;
+  std::uint64_t address;
+  std::size_t bytes;
+  int stream;
+};
+
+std::vector<Operation> read_trace(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<Operation> operations;
+  for (std::string text; std::getline(file, text);) {
+    char action[16];
+    unsigned long long address, bytes;
+    int stream;
+    // Comments and the names of the columns do not match.
+    if (std::sscanf(text.c_str(), "%*f,%15[^,],%llx,%llu,%d", action, &address, &bytes, &stream) == 4)
+      operations.push_back({std::string(action) == "allocate", address, std::size_t(bytes), stream});
+  }
+  if (operations.empty()) {
+    std::fprintf(stderr, "no operation in %s\n", path.c_str());
+    std::exit(2);
+  }
+  return operations;
+}
+
+std::size_t peak_of(const std::vector<Operation>& operations) {
+  std::unordered_map<std::uint64_t, std::size_t> alive;
+  std::size_t now = 0, peak = 0;
+  for (auto& operation : operations) {
+    if (operation.allocates) {
+      now += alive[operation.address] = operation.bytes;
+      peak = std::max(peak, now);
+    } else if (auto own = alive.find(operation.address); own != alive.end()) {
+      now -= own->second;
+      alive.erase(own);
+    }
+  }
+  return peak;
+}
+
+// Runs a trace twice, with all of the device's memory taken but so much of what the trace needs at most.
+void limit(const Maker& maker, const std::string& path, double over_live) {
+  auto operations = read_trace(path);
+  int streams_count = 1;
+  for (auto& operation : operations) streams_count = std::max(streams_count, operation.stream + 1);
+  Streams streams(streams_count);
+  const std::size_t page = 2 << 20, allowed = std::size_t(double(peak_of(operations)) * over_live) / page * page;
+  // What a stream's and the allocator's first use take is not the trace's.
+  {
+    auto peer = maker.make();
+    for (auto stream : streams.all) {
+      void* small = need(peer->alloc(256, stream), maker.name);
+      peer->free(small, 256, stream);
+    }
+    CHECK(cuCtxSynchronize());
+  }
+  // In smaller and smaller pieces: the driver gives the last of its memory only so.
+  std::vector<CUdeviceptr> fillers;
+  for (std::size_t piece = std::size_t(1) << 40; piece >= page; piece /= 2) {
+    for (;;) {
+      std::size_t free = 0, total = 0;
+      CHECK(cuMemGetInfo(&free, &total));
+      CUdeviceptr filler = 0;
+      if (free < allowed + piece || cuMemAlloc(&filler, piece) != CUDA_SUCCESS) break;
+      fillers.push_back(filler);
+    }
+  }
+  std::size_t left = 0, total = 0;
+  CHECK(cuMemGetInfo(&left, &total));
+  std::size_t done = 0;
+  bool refused = false;
+  {
+    auto peer = maker.make();
+    std::unordered_map<std::uint64_t, std::pair<void*, Operation>> alive;
+    auto free_one = [&](auto own) {
+      auto& [pointer, from] = own->second;
+      peer->free(pointer, from.bytes, streams[from.stream]);
+      alive.erase(own);
+    };
+    for (int pass = 0; pass < 2 && !refused; ++pass) {
+      for (auto& operation : operations) {
+        if (operation.allocates) {
+          void* pointer = peer->alloc(operation.bytes, streams[operation.stream]);
+          refused = !pointer;
+          if (refused) break;
+          alive[operation.address] = {pointer, operation};
+        } else if (auto own = alive.find(operation.address); own != alive.end()) {
+          free_one(own);
+        }
+        ++done;
+      }
+      while (!alive.empty()) free_one(alive.begin());
+      CHECK(cuCtxSynchronize());
+    }
+  }
+  for (auto filler : fillers) CHECK(cuMemFree(filler));
+  auto name = path.substr(path.find_last_of('/') + 1);
+  line(maker.name, "limit " + name, "operations served", double(done),
+       with("operations", 2 * operations.size()) + with("completes", int(!refused)) +
+           with("allowed_mib", allowed >> 20) + with("left_mib", left >> 20) + with("over_live", over_live));
+}
+
 void load_kernels() {
   const char* path = std::getenv("KERNELS");
   std::ifstream file(path ? path : "kernels/bench.ptx");
@@ -262,6 +368,17 @@ int main(int argc, char** argv) {
   auto holds = [](const std::string& text, const std::string& part) {
     return text.find(part) != std::string::npos;
   };
+  if (!words.empty() && words[0] == "limit") {
+    double over_live = words.size() > 2 ? std::atof(words[2].c_str()) : 0;
+    if (over_live < 1) {
+      std::fprintf(stderr, "peers limit TRACE.csv OVER-LIVE [PEER]: how much, at least 1, of the trace's peak\n");
+      return 2;
+    }
+    std::string peer = words.size() > 3 ? words[3] : "";
+    for (auto& maker : makers)
+      if (holds(maker.name, peer)) limit(maker, words[1], over_live);
+    return 0;
+  }
   std::string part = !words.empty() ? words[0] : "", peer = words.size() > 1 ? words[1] : "";
   bool measured = false;
   for (auto& maker : makers) {
