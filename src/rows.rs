@@ -94,13 +94,18 @@ impl<T: Keyed> Rows<T> {
     pub(crate) fn insert(&mut self, element: T) {
         let Spot { mut row, mut within } = self.spot(element.key());
         if row == self.rows.len() {
-            // Behind all that there is.
-            if row == 0 {
+            // Behind all that there is. What comes in order fills each row.
+            if self.rows.last().is_none_or(|last| last.len() == ROW) {
                 self.rows.push(Vec::with_capacity(ROW / 8));
-            } else {
-                row -= 1;
             }
+            row = self.rows.len() - 1;
             within = self.rows[row].len();
+        } else if self.rows[row].len() == ROW {
+            let upper = self.rows[row].split_off(ROW / 2);
+            self.rows.insert(row + 1, upper);
+            if within > ROW / 2 {
+                (row, within) = (row + 1, within - ROW / 2);
+            }
         }
         let own = &mut self.rows[row];
         debug_assert!(
@@ -108,17 +113,13 @@ impl<T: Keyed> Rows<T> {
             "{element:?} is in the set already"
         );
         own.insert(within, element);
-        if own.len() > ROW {
-            let upper = own.split_off(ROW / 2);
-            self.rows.insert(row + 1, upper);
-        }
     }
 
     /// Takes the element with this key out, which is in the set.
     pub(crate) fn remove(&mut self, key: T::Key) -> T {
         let Spot { row, within } = self.spot(key);
         let was = self.rows[row].remove(within);
-        debug_assert!(was.key() == key, "{key:?} is not in the set");
+        assert!(was.key() == key, "{key:?} is not in the set");
         let left = self.rows[row].len();
         let next = self.rows.get(row + 1).map(Vec::len);
         if next.is_some_and(|next| left + next <= ROW / 2) {
@@ -135,7 +136,7 @@ impl<T: Keyed> Rows<T> {
     pub(crate) fn replace(&mut self, key: T::Key, element: T) {
         let Spot { row, within } = self.spot(key);
         let (new, own) = (element.key(), &mut self.rows[row]);
-        debug_assert!(own[within].key() == key, "{key:?} is not in the set");
+        assert!(own[within].key() == key, "{key:?} is not in the set");
         let (first, last) = (own[0].key(), own[own.len() - 1].key());
         if !(first < new && new < last) {
             self.remove(key);

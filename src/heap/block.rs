@@ -165,6 +165,10 @@ impl BlockMap {
         }
         let id = u32::try_from(self.blocks.len()).expect("fewer than 2^32 blocks");
         assert!(id != BlockId::NONE.0, "a heap holds at most {} blocks", BlockId::NONE.0);
+        if self.blocks.len() == self.blocks.capacity() {
+            // By an eighth, not to twice as many: most of a pool's account is here.
+            self.blocks.reserve_exact((self.blocks.len() / 8).max(64));
+        }
         self.blocks.push(block);
         BlockId(id)
     }

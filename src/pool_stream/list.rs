@@ -157,7 +157,7 @@ impl StreamList {
         let needed = own.owned + 1;
         let sizes = usize::from(bin).checked_sub(ROUNDED_BINS).map(|at| self.sizes[at].capacity());
         if own.blocks.capacity().min(sizes.unwrap_or(usize::MAX)) < needed {
-            return Err(needed.next_power_of_two().max(4));
+            return Err((needed + needed / 4).max(4));
         }
         own.owned = needed;
         Ok(())
