@@ -50,32 +50,51 @@ impl Leaves {
     }
 }
 
+/// That this thread, and no other, lets a stream leave. It ends with
+/// [`end_leaving`](Central::end_leaving).
+#[must_use = "a stream that is leaving is waited for"]
+#[derive(Debug)]
+pub(super) struct InLeave(());
+
 /// How a leave ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaveEnd {
-    /// The stream has left, or can be recorded on again.
-    Over,
+    /// The stream has left.
+    Left,
+    /// It stays, and can be recorded on again.
+    Stays,
     /// It is to leave and could not: nobody can do more with it than before.
     PutOff,
 }
 
 impl<B: Backend> Central<B> {
-    /// Marks a stream, which leaves now.
-    pub(super) fn begin_leaving(&mut self, state: &mut StreamState<B>) {
+    /// Marks a stream, which leaves now: unless another thread lets it leave, or has.
+    pub(super) fn begin_leaving(&mut self, state: &mut StreamState<B>) -> Option<InLeave> {
+        if state.is_in_leave {
+            return None;
+        }
+        state.is_in_leave = true;
         if state.is_known_elsewhere {
             LEAVES_BEGUN.fetch_add(1, Ordering::Relaxed);
         }
         state.detours.set(Detours::RETIRED, true);
         self.leaving += 1;
+        Some(InLeave(()))
     }
 
     /// A stream that was leaving has left, or stays.
-    pub(super) fn end_leaving(&mut self, core: &StreamCore<B>, end: LeaveEnd) {
+    pub(super) fn end_leaving(&mut self, core: &StreamCore<B>, leave: InLeave, end: LeaveEnd) {
+        let InLeave(()) = leave;
         self.leaving -= 1;
         self.returns += 1;
-        if core.state.lock().is_known_elsewhere {
+        let mut state = core.state.lock();
+        state.is_in_leave = end == LeaveEnd::Left;
+        if end == LeaveEnd::Stays {
+            state.detours.set(Detours::RETIRED, false);
+        }
+        if state.is_known_elsewhere {
             match end {
-                LeaveEnd::Over => LEAVES_ENDED.fetch_add(1, Ordering::Release),
+                LeaveEnd::Left | LeaveEnd::Stays => LEAVES_ENDED.fetch_add(1, Ordering::Release),
                 LeaveEnd::PutOff => LEAVES_BEGUN.fetch_sub(1, Ordering::Relaxed),
             };
         }

@@ -385,7 +385,7 @@ impl<B: Backend> PoolCore<B> {
             if !buffer.block.is_none() {
                 state.forgo(buffer.rounded().bin);
             }
-            home.note_if_unused(&state);
+            home.note_if_unused(&mut state);
             set
         };
         if let Some(set) = set {

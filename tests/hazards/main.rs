@@ -8,6 +8,7 @@ mod capture;
 mod common;
 mod device_copies;
 mod device_errors;
+mod device_leaves;
 mod device_pools;
 mod device_scopes;
 mod device_threads;
