@@ -278,9 +278,10 @@ impl<B: Backend> PoolCore<B> {
         streams: &[Arc<StreamCore<B>>],
         retired: &[Arc<Timeline<PooledEvent<B>>>],
     ) -> Result<(), Error> {
-        let mut closed = Vec::with_capacity(streams.len());
+        let (mut closed, mut leaving) = (Vec::with_capacity(streams.len()), Vec::new());
         for core in streams {
             if !core.pin() {
+                leaving.push(core);
                 continue;
             }
             let pin = Pin { core: Arc::clone(core) };
@@ -294,6 +295,7 @@ impl<B: Backend> PoolCore<B> {
         for (pin, own) in &closed {
             self.synchronize(&pin.core.timeline, own)?;
         }
+        leaving.into_iter().try_for_each(|core| self.synchronize_leaving(core))?;
         for timeline in retired {
             if let Some(own) = timeline.latest() {
                 self.synchronize(timeline, &own)?;

@@ -1,6 +1,6 @@
 //! How a stream leaves its pool.
 
-use super::foreign::{InLeave, LeaveEnd};
+use super::foreign::{InLeave, LEAVE_PAUSE_MICROS, LeaveEnd};
 use super::ordering::Pin;
 use super::{PoolCore, PooledEvent};
 use crate::backend::Backend;
@@ -9,7 +9,7 @@ use crate::fault::seeded;
 use crate::order::{Moment, Timeline};
 use crate::pool_stream::PoolStream;
 use crate::pool_stream::core::StreamCore;
-use crate::sync::{Arc, Ordering};
+use crate::sync::{Arc, Ordering, pause_thread};
 
 /// How many streams one call retires at most, and how many old timelines it asks.
 const RETIRE_AT_ONCE: usize = 64;
@@ -17,7 +17,7 @@ const ASK_AT_ONCE: usize = 4;
 
 /// What has become of a stream that was to leave because nothing uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Retired {
+pub(super) enum Retired {
     /// It has left; or something uses it.
     Done,
     /// Another thread lets it leave just now.
@@ -79,11 +79,17 @@ impl<B: Backend> PoolCore<B> {
         }
     }
 
-    /// Retires all of them: a stream that is marked and has not left could be neither waited for nor
-    /// drained by whoever ends the pool.
+    /// Retires all of them, and waits for those that other pools let leave: a stream that is marked and has
+    /// not left could be neither waited for nor drained by whoever ends the pool.
     pub(super) fn retire_all_unused(&self) -> Result<(), Error> {
-        let noted = self.unused.lock().len();
-        (0..noted).try_for_each(|_| self.retire_next_unused().map(drop))
+        loop {
+            let noted = self.unused.lock().len();
+            (0..noted).try_for_each(|_| self.retire_next_unused().map(drop))?;
+            if self.unused.lock().is_empty() && self.central.lock().leaving == 0 {
+                return Ok(());
+            }
+            pause_thread(LEAVE_PAUSE_MICROS);
+        }
     }
 
     /// Retires the one that was noted first, and says whether there was one.
@@ -105,12 +111,13 @@ impl<B: Backend> PoolCore<B> {
     }
 
     /// Lets a registered stream leave that nothing uses.
-    fn retire_if_unused(&self, core: &Arc<StreamCore<B>>) -> Result<Retired, Error> {
+    pub(super) fn retire_if_unused(&self, core: &Arc<StreamCore<B>>) -> Result<Retired, Error> {
         let leave = {
             let mut registry = self.registry.lock();
             let mut central = self.central.lock();
             let mut state = core.state.lock();
-            if !state.is_unused() {
+            // One that is retired by hand has a handle until it has left.
+            if !state.is_unused() && !state.is_in_leave {
                 // It is in use again, and its last count will leave another note.
                 return Ok(Retired::Done);
             }
@@ -158,6 +165,27 @@ impl<B: Backend> PoolCore<B> {
             drop(gone);
         }
         Ok(())
+    }
+
+    /// Waits until a stream of this pool has left that was leaving, and then until all of it has finished. One
+    /// that has to stay because it captures is left out.
+    pub(super) fn synchronize_leaving(&self, core: &Arc<StreamCore<B>>) -> Result<(), Error> {
+        while core.timeline.last().is_none() {
+            if core.pin() {
+                let pin = Pin { core: Arc::clone(core) };
+                return self.synchronize_stream(&pin.core);
+            }
+            match self.retire_if_unused(core) {
+                Ok(Retired::Done) => {}
+                Ok(Retired::ByAnother) => pause_thread(LEAVE_PAUSE_MICROS),
+                Err(error) if error.is_capture() => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        match core.timeline.latest() {
+            Some(closed) => self.synchronize(&core.timeline, &closed),
+            None => Ok(()),
+        }
     }
 
     /// Asks a few timelines whose streams have left, and forgets those that are over.
