@@ -1,6 +1,6 @@
 //! Streams of other pools that this pool's buffers were used on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::central::Central;
 use super::ordering::Pin;
@@ -127,6 +127,27 @@ impl<B: Backend> PoolCore<B> {
     /// The streams of other pools that blocks of this one can wait for.
     pub(super) fn foreign_streams(&self) -> Vec<Arc<StreamCore<B>>> {
         self.central.lock().foreign.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Those of them whose device is lost: what waits for one of these waits for ever.
+    pub(super) fn lost_elsewhere(&self) -> BTreeSet<TimelineId> {
+        let foreign: Vec<_> = {
+            let central = self.central.lock();
+            let timeline = |id| central.timelines.get(id).cloned();
+            let foreign = central.foreign.iter();
+            foreign.map(|(id, core)| (*id, core.upgrade(), timeline(*id))).collect()
+        };
+        // Of a stream that has left, its last event tells.
+        let is_lost = |core: &Option<Arc<StreamCore<B>>>,
+                       timeline: &Option<Arc<Timeline<PooledEvent<B>>>>| {
+            let last = || timeline.as_ref()?.latest();
+            match core {
+                Some(core) => core.pool.driver.lost().is_some(),
+                None => last().is_some_and(|closed| closed.event.driver().lost().is_some()),
+            }
+        };
+        let lost = foreign.iter().filter(|(_, core, timeline)| is_lost(core, timeline));
+        lost.map(|(id, ..)| *id).collect()
     }
 
     /// As [`quiesce_streams`](Self::quiesce_streams), and waits for the streams of other pools that free
