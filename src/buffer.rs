@@ -353,7 +353,7 @@ impl<B: Backend> Buffer<B> {
             && state.detours.has(Detours::RECORD_ON_FREE)
             && !quiescent::is_open(home.pool.id);
         if !closes {
-            home.note_if_unused(&state);
+            home.note_if_unused(&mut state);
             return;
         }
         state.pins += 1;
@@ -376,7 +376,7 @@ fn collect_free_points<B: Backend>(home: &StreamCore<B>, address: u64) -> Stamps
         let mut state = other.state.lock();
         stamps.add(FreePoint { timeline: other.id, epoch: state.open });
         state.named -= 1;
-        other.note_if_unused(&state);
+        other.note_if_unused(&mut state);
     }
     stamps
 }

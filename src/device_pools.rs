@@ -1,6 +1,7 @@
 //! A pool for each device, made when it is first asked for.
 
 use std::fmt;
+use std::thread::{self, ThreadId};
 
 use crate::backend::Backend;
 use crate::config::PoolBuilder;
@@ -45,6 +46,25 @@ struct Shared<B: Backend> {
     /// Held while a pool is made, driver calls and all: of two that are made, the later one must know the
     /// earlier. Nothing that allocates or frees takes it.
     making: host::Mutex<()>,
+    /// The thread that holds it, which must not wait for itself.
+    maker: host::Mutex<Option<ThreadId>>,
+}
+
+/// A thread makes a pool while this lives.
+struct Making<'a> {
+    maker: &'a host::Mutex<Option<ThreadId>>,
+    _making: host::MutexGuard<'a, ()>,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        *whole(self.maker) = None;
+    }
+}
+
+/// A panic of `configure` has left nothing half made.
+fn whole<T>(lock: &host::Mutex<T>) -> host::MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 struct Device<B: Backend> {
@@ -58,7 +78,9 @@ impl<B: Backend> DevicePools<B> {
         DevicePools::configured(devices, |builder| builder)
     }
 
-    /// Pools for these devices, with the options that `configure` gives each builder.
+    /// Pools for these devices, with the options that `configure` gives each builder. It can have the pools that
+    /// there are, and cannot have others made: [`pool`](Self::pool) is an error in it, and in another thread
+    /// waits for its end.
     pub fn configured(
         devices: impl IntoIterator<Item = B>,
         configure: impl Fn(PoolBuilder<B>) -> PoolBuilder<B> + Send + Sync + 'static,
@@ -68,8 +90,9 @@ impl<B: Backend> DevicePools<B> {
             Device { driver, pool }
         };
         let devices = devices.into_iter().map(device).collect();
-        let (configure, making) = (Box::new(configure), host::Mutex::new(()));
-        DevicePools { shared: Arc::new(Shared { devices, configure, making }) }
+        let (configure, making, maker) =
+            (Box::new(configure), Default::default(), Default::default());
+        DevicePools { shared: Arc::new(Shared { devices, configure, making, maker }) }
     }
 
     /// How many devices there are.
@@ -87,8 +110,8 @@ impl<B: Backend> DevicePools<B> {
     ///
     /// # Errors
     ///
-    /// [`is_invalid_argument`](Error::is_invalid_argument) when there is no such device; as for
-    /// [`PoolBuilder::build`].
+    /// [`is_invalid_argument`](Error::is_invalid_argument) when there is no such device, or where the options
+    /// of one of these pools ask for another that there is not; as for [`PoolBuilder::build`].
     pub fn pool(&self, ordinal: usize) -> Result<StreamPool<B>, Error> {
         let Some(device) = self.shared.devices.get(ordinal) else {
             let what = "there is no device of this ordinal";
@@ -97,14 +120,25 @@ impl<B: Backend> DevicePools<B> {
         if let Some(pool) = device.pool.get() {
             return Ok(pool.clone());
         }
-        // A panic of `configure` has left nothing half made.
-        let _making = self.shared.making.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _making = self.begin_making()?;
         if let Some(pool) = device.pool.get() {
             return Ok(pool.clone());
         }
         let builder = (self.shared.configure)(PoolBuilder::on(Arc::clone(&device.driver)));
         let pool = builder.peers_where_possible(self.others(ordinal)).build()?;
         Ok(device.pool.get_or_init(|| pool).clone())
+    }
+
+    /// Waits until no other thread makes a pool.
+    fn begin_making(&self) -> Result<Making<'_>, Error> {
+        let (shared, own) = (&*self.shared, thread::current().id());
+        if *whole(&shared.maker) == Some(own) {
+            let what = "the options of a pool cannot ask for one that is not made yet";
+            return Err(Error::new(Reason::BadArgument { what }));
+        }
+        let _making = whole(&shared.making);
+        *whole(&shared.maker) = Some(own);
+        Ok(Making { maker: &shared.maker, _making })
     }
 
     /// All devices but one, and the pools that there are.

@@ -42,7 +42,7 @@ use crate::fault::seeded;
 use crate::heap::BlockId;
 use crate::order::{FreePoint, Stamps, TimelineId};
 use crate::pool_stream::PoolStream;
-use crate::pool_stream::core::{Detours, StreamCore};
+use crate::pool_stream::core::{Detours, StreamCore, StreamState};
 use crate::pool_stream::home::Home;
 use crate::stats::{Stats, Steps};
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Weak, host};
@@ -269,7 +269,7 @@ impl<B: Backend> StreamPool<B> {
     /// [`is_in_use`](Error::is_in_use) while buffers live or other calls on the pool are under way, and then
     /// nothing has changed; a driver error, or [`is_capture`](Error::is_capture) where a stream captures that
     /// must be waited for, and then the pool is closed, what is left is given back by later calls of any
-    /// pool, and calling this again tries again.
+    /// pool, and calling this again tries again. Memory that a lost other device has used is never given back.
     pub fn close(&self) -> Result<(), Error> {
         let closed = self.core().close();
         tell::now();
@@ -367,8 +367,12 @@ impl<B: Backend> PoolCore<B> {
         self.poll_retired();
     }
 
-    /// Leaves a note that nothing uses a stream any more. Called under the stream's lock.
-    pub(crate) fn note_unused(&self, id: TimelineId) {
+    /// Leaves a note that nothing uses a stream any more, if there is none. Called under the stream's lock.
+    pub(crate) fn note_unused(&self, id: TimelineId, state: &mut StreamState<B>) {
+        if state.is_noted {
+            return;
+        }
+        state.is_noted = true;
         self.unused.lock().push_back(id);
         // Release, with the acquire of the lock: the count is a hint, the list is the truth.
         self.unused_count.fetch_add(1, Ordering::Release);

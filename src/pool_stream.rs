@@ -268,7 +268,7 @@ impl<B: Backend> Drop for StreamHandle<B> {
         if state.handles == 0 {
             state.detours.set(Detours::ORPHAN, true);
         }
-        self.core.note_if_unused(&state);
+        self.core.note_if_unused(&mut state);
         drop(state);
         self.core.pool.look_after_stream();
     }

@@ -20,6 +20,13 @@ impl Heap {
         }
     }
 
+    /// Whether a free block waits for something, and for none of what will never finish.
+    pub(crate) fn waits_without(&self, never: impl Fn(TimelineId) -> bool) -> bool {
+        let pending = self.pending.iter().flat_map(|(_, shelf)| shelf.iter()).map(Entry::id);
+        let mut waiting = pending.chain(self.quarantined.iter().copied());
+        waiting.any(|id| !self.stamps(id).points().iter().any(|point| never(point.timeline)))
+    }
+
     /// Frees the quarantined blocks whose free points have all completed.
     pub(crate) fn release_quarantine(&mut self, evidence: &dyn Evidence) {
         let completed = |point: &FreePoint| point.epoch <= evidence.completed(point.timeline);

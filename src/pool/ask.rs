@@ -1,6 +1,7 @@
 //! Asking the driver whether freed blocks have become clean.
 
 use super::PoolCore;
+use super::foreign::Cover;
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::order::FreePoint;
@@ -57,8 +58,8 @@ impl<B: Backend> PoolCore<B> {
             return true;
         }
         let answer = match self.cover_or_close(&timeline, point.epoch) {
-            Ok(Some((closed, _pin))) => self.ask(&timeline, &closed),
-            Ok(None) => Ok(false),
+            Ok(Cover::Event(closed, _pin)) => self.ask(&timeline, &closed),
+            Ok(Cover::Leaving | Cover::Over) => Ok(false),
             Err(error) => Err(error),
         };
         let finished = match answer {

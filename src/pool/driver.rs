@@ -1,5 +1,6 @@
 //! The one place that calls the backend: counts calls, sorts errors, recycles events.
 
+mod access;
 mod calls;
 mod event;
 
@@ -70,38 +71,6 @@ impl<B: Backend> Driver<B> {
         wrap(&self.backend).map_err(|error| self.sort_among([], "identify a stream", error))
     }
 
-    /// Gives the device of another driver access to this one's memory, to plain segments if they are wanted.
-    pub(crate) fn allow_peer(&self, peer: &Driver<B>, segments: bool) -> Result<(), Error> {
-        self.call_with(peer, "give a peer access", &self.calls.memory_calls, |own| {
-            own.allow_peer(&peer.backend, segments)
-        })
-    }
-
-    /// Makes mapped granules accessible to this device and its peers.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Backend::set_access`].
-    pub(crate) unsafe fn set_access(
-        &self,
-        address: u64,
-        bytes: u64,
-        peers: &[Arc<Driver<B>>],
-    ) -> Result<(), Error> {
-        let backends: Vec<&B> = peers.iter().map(|peer| &peer.backend).collect();
-        assert_no_lock_held();
-        self.calls.memory_calls.fetch_add(1, host::Ordering::Relaxed);
-        // SAFETY: the caller's promise is the backend's condition.
-        let set = unsafe { self.backend.set_access(address, bytes, &backends) };
-        set.map_err(|error| match peers {
-            [] => self.sort("make granules accessible", error),
-            peers => {
-                let peers = peers.iter().map(|peer| &**peer);
-                self.sort_among(peers, "make granules accessible", error)
-            }
-        })
-    }
-
     pub(crate) fn calls(&self) -> DriverCalls {
         self.calls.read()
     }
@@ -109,6 +78,11 @@ impl<B: Backend> Driver<B> {
     /// The sticky error that ended this context.
     pub(crate) fn lost(&self) -> Option<&Error> {
         self.lost.get()
+    }
+
+    /// What is asked of a lost device's event has one answer, and there may be no event behind it.
+    fn refuse_lost(&self) -> Result<(), Error> {
+        self.lost().cloned().map_or(Ok(()), Err)
     }
 
     /// Keeps an error that no `Result` can tell.
@@ -287,15 +261,18 @@ impl<B: Backend> Driver<B> {
         if seeded!(SkipWait) {
             return Ok(());
         }
+        self.refuse_lost()?;
         let verb = "make a stream wait for an event";
         self.call_with(taker, verb, &self.calls.stream_waits, |own| own.wait(stream, event.raw()))
     }
 
     pub(crate) fn query(&self, event: &PooledEvent<B>) -> Result<bool, Error> {
+        self.refuse_lost()?;
         self.call("query an event", &self.calls.event_queries, |own| own.query(event.raw()))
     }
 
     pub(crate) fn synchronize_event(&self, event: &PooledEvent<B>) -> Result<(), Error> {
+        self.refuse_lost()?;
         self.call("synchronize an event", &self.calls.event_synchronizes, |own| {
             own.synchronize_event(event.raw())
         })

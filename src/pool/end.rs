@@ -1,10 +1,11 @@
 //! How a pool ends: closed by hand, or left behind and finished by whoever calls any pool next.
 
 use super::ask::Asked;
-use super::{PoolCore, PoolHandle, PoolId};
+use super::{PoolCore, PoolHandle, PoolId, PooledEvent};
 use crate::backend::Backend;
 use crate::error::{Error, Reason};
 use crate::heap::Part;
+use crate::order::{Closed, Moment};
 use crate::pool_stream::core::{Detours, StreamCore};
 use crate::sync::{Arc, Ordering, host};
 use crate::tell::{self, Kind, Told};
@@ -137,11 +138,13 @@ impl<B: Backend> Ended for PoolCore<B> {
             }
         };
         // With nothing under way the pool has work again when a stream's last buffer is dropped. Noted
-        // under the lock: of two threads that get here, the one that looks last has the last word.
+        // under the lock: of two threads that get here, the one that looks last has the last word. What a lost
+        // device has used is leaked: nobody can ever say that it has finished.
+        let lost = self.lost_elsewhere();
         let central = self.central.lock();
         let bytes = central.heap.bytes();
         let kept = bytes.clean > 0 && !self.gives_back(may_block);
-        let pending = bytes.pending > 0 || bytes.quarantined > 0;
+        let pending = central.heap.waits_without(|timeline| lost.contains(&timeline));
         let waits = pending || central.pieces.parked_bytes() > 0 || kept || refused;
         let rests = self.driver.lost().is_some() || (!waits && central.retired.is_empty());
         self.rests.store(rests, host::Ordering::Relaxed);
@@ -292,15 +295,29 @@ impl<B: Backend> PoolCore<B> {
         Err(passed_over.unwrap_or_else(|| Error::new(Reason::NotGivenBack { bytes })))
     }
 
-    /// The device is lost: lets the streams go that nothing uses, and says whether none is left.
+    /// The device is lost: lets the streams go that nothing uses, and says whether none is left. What they were
+    /// used for is never seen to finish, and other pools whose blocks wait for it are told so.
     fn abandon_streams(&self) -> bool {
         let (gone, empty) = {
             let mut registry = self.registry.lock();
             let streams = registry.streams();
-            let unused = streams.iter().filter(|core| core.state.lock().is_unused());
-            let gone: Vec<_> = unused.filter_map(|core| registry.remove(core.id)).collect();
             let mut central = self.central.lock();
-            gone.iter().for_each(|core| central.keep_counts(core));
+            let mut gone = Vec::new();
+            for core in streams.iter() {
+                let last = {
+                    let mut state = core.state.lock();
+                    if !state.is_unused() || std::mem::replace(&mut state.is_in_leave, true) {
+                        continue;
+                    }
+                    state.detours.set(Detours::RETIRED, true);
+                    state.advance()
+                };
+                let (event, frontier) = (PooledEvent::of_lost(&self.driver), Arc::default());
+                let moment = Moment::Probe;
+                core.timeline.retire(Closed { epoch: last, event, frontier, moment });
+                central.keep_counts(core);
+                gone.extend(registry.remove(core.id));
+            }
             ((streams, gone), registry.is_empty())
         };
         // Outside the lock: the last reference lets the backend's stream go.

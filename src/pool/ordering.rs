@@ -277,9 +277,10 @@ impl<B: Backend> PoolCore<B> {
         streams: &[Arc<StreamCore<B>>],
         retired: &[Arc<Timeline<PooledEvent<B>>>],
     ) -> Result<(), Error> {
-        let mut closed = Vec::with_capacity(streams.len());
+        let (mut closed, mut leaving) = (Vec::with_capacity(streams.len()), Vec::new());
         for core in streams {
             if !core.pin() {
+                leaving.push(core);
                 continue;
             }
             let pin = Pin { core: Arc::clone(core) };
@@ -293,6 +294,7 @@ impl<B: Backend> PoolCore<B> {
         for (pin, own) in &closed {
             self.synchronize(&pin.core.timeline, own)?;
         }
+        leaving.into_iter().try_for_each(|core| self.synchronize_leaving(core))?;
         for timeline in retired {
             if let Some(own) = timeline.latest() {
                 self.synchronize(timeline, &own)?;
@@ -384,7 +386,7 @@ impl<B: Backend> PoolCore<B> {
             if !buffer.block.is_none() {
                 state.forgo(buffer.rounded().bin);
             }
-            home.note_if_unused(&state);
+            home.note_if_unused(&mut state);
             set
         };
         if let Some(set) = set {

@@ -1,19 +1,28 @@
 //! How a stream leaves its pool.
 
-use super::foreign::LeaveEnd;
+use super::foreign::{InLeave, LEAVE_PAUSE_MICROS, LeaveEnd};
 use super::ordering::Pin;
 use super::{PoolCore, PooledEvent};
 use crate::backend::Backend;
 use crate::error::{Error, Reason};
 use crate::fault::seeded;
-use crate::order::{Moment, Timeline, TimelineId};
+use crate::order::{Moment, Timeline};
 use crate::pool_stream::PoolStream;
-use crate::pool_stream::core::{Detours, StreamCore};
-use crate::sync::{Arc, Ordering};
+use crate::pool_stream::core::StreamCore;
+use crate::sync::{Arc, Ordering, pause_thread};
 
 /// How many streams one call retires at most, and how many old timelines it asks.
 const RETIRE_AT_ONCE: usize = 64;
 const ASK_AT_ONCE: usize = 4;
+
+/// What has become of a stream that was to leave because nothing uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retired {
+    /// It has left; or something uses it.
+    Done,
+    /// Another thread lets it leave just now.
+    ByAnother,
+}
 
 impl<B: Backend> PoolCore<B> {
     /// Takes a stream out of the pool through its only handle, or gives the handle back.
@@ -22,7 +31,7 @@ impl<B: Backend> PoolCore<B> {
         stream: PoolStream<B>,
     ) -> Result<(), (PoolStream<B>, Error)> {
         let core = Arc::clone(&stream.core);
-        {
+        let leave = {
             let mut registry = self.registry.lock();
             // Under the registry's lock nobody makes another clone from the registered handle.
             let handles = Arc::strong_count(stream.handle()) as u64 - 1;
@@ -30,23 +39,24 @@ impl<B: Backend> PoolCore<B> {
             let mut state = core.state.lock();
             let (buffers, others) =
                 (state.live() + state.named + state.pins, handles + state.handles - 1);
-            if (buffers > 0 && !seeded!(RetiredUnderBuffers)) || others > 0 {
+            let in_use = (buffers > 0 && !seeded!(RetiredUnderBuffers)) || others > 0;
+            let leave = if in_use { None } else { central.begin_leaving(&mut state) };
+            let Some(leave) = leave else {
                 drop(state);
                 drop(central);
                 drop(registry);
                 let handles = others;
                 return Err((stream, Error::new(Reason::StreamInUse { buffers, handles })));
-            }
-            central.begin_leaving(&mut state);
+            };
             registry.unname(&core);
-        }
-        match self.leave(&core, Moment::Early) {
+            leave
+        };
+        match self.leave(&core, Moment::Early, leave) {
             Ok(()) => Ok(()),
-            Err(error) => {
+            Err((leave, error)) => {
                 let mut registry = self.registry.lock();
                 let mut central = self.central.lock();
-                core.state.lock().detours.set(Detours::RETIRED, false);
-                central.end_leaving(&core, LeaveEnd::Over);
+                central.end_leaving(&core, leave, LeaveEnd::Stays);
                 drop(central);
                 registry.rename(&core);
                 drop(registry);
@@ -69,11 +79,17 @@ impl<B: Backend> PoolCore<B> {
         }
     }
 
-    /// Retires all of them: a stream that is marked and has not left could be neither waited for nor
-    /// drained by whoever ends the pool.
+    /// Retires all of them, and waits for those that other pools let leave: a stream that is marked and has
+    /// not left could be neither waited for nor drained by whoever ends the pool.
     pub(super) fn retire_all_unused(&self) -> Result<(), Error> {
-        let noted = self.unused.lock().len();
-        (0..noted).try_for_each(|_| self.retire_next_unused().map(drop))
+        loop {
+            let noted = self.unused.lock().len();
+            (0..noted).try_for_each(|_| self.retire_next_unused().map(drop))?;
+            if self.unused.lock().is_empty() && self.central.lock().leaving == 0 {
+                return Ok(());
+            }
+            pause_thread(LEAVE_PAUSE_MICROS);
+        }
     }
 
     /// Retires the one that was noted first, and says whether there was one.
@@ -81,45 +97,55 @@ impl<B: Backend> PoolCore<B> {
         let noted = self.unused.lock().pop_front();
         let Some(id) = noted else { return Ok(false) };
         self.unused_count.fetch_sub(1, Ordering::Relaxed);
-        let result = self.retire_if_unused(id);
-        if result.is_err() {
+        let core = self.registry.lock().get(id).cloned();
+        let Some(core) = core else { return Ok(true) };
+        // Before it is looked at: a count that goes from here on leaves a note of its own.
+        core.state.lock().is_noted = false;
+        let retired = self.retire_if_unused(&core);
+        if !matches!(retired, Ok(Retired::Done)) {
             // Another call may succeed: the note goes back, for which the stream is still marked, and
             // behind the others, which may be able to leave.
-            self.note_unused(id);
+            self.note_unused(id, &mut core.state.lock());
         }
-        result.map(|()| true)
+        retired.map(|_| true)
     }
 
-    fn retire_if_unused(&self, id: TimelineId) -> Result<(), Error> {
-        let core = {
+    /// Lets a registered stream leave that nothing uses.
+    pub(super) fn retire_if_unused(&self, core: &Arc<StreamCore<B>>) -> Result<Retired, Error> {
+        let leave = {
             let mut registry = self.registry.lock();
-            let Some(core) = registry.get(id).cloned() else { return Ok(()) };
-            let unused = {
-                let mut central = self.central.lock();
-                let mut state = core.state.lock();
-                let unused = state.is_unused();
-                if unused {
-                    central.begin_leaving(&mut state);
-                }
-                unused
-            };
-            if !unused {
+            let mut central = self.central.lock();
+            let mut state = core.state.lock();
+            // One that is retired by hand has a handle until it has left.
+            if !state.is_unused() && !state.is_in_leave {
                 // It is in use again, and its last count will leave another note.
-                drop(registry);
-                return Ok(());
+                return Ok(Retired::Done);
             }
-            registry.unname(&core);
-            core
+            let Some(leave) = central.begin_leaving(&mut state) else {
+                return Ok(Retired::ByAnother);
+            };
+            registry.unname(core);
+            leave
         };
         // The moment is somebody's miss, not one that the program chose.
-        let put_off = |_: &Error| self.central.lock().end_leaving(&core, LeaveEnd::PutOff);
-        self.leave(&core, Moment::Probe).inspect_err(put_off)
+        self.leave(core, Moment::Probe, leave).map(|()| Retired::Done).map_err(|(leave, error)| {
+            self.central.lock().end_leaving(core, leave, LeaveEnd::PutOff);
+            error
+        })
     }
 
     /// A marked stream, which is counted as leaving, leaves: its last epoch is closed, its blocks move to
     /// the heap, and the backend's stream goes with the core.
-    fn leave(&self, core: &Arc<StreamCore<B>>, moment: Moment) -> Result<(), Error> {
-        let closed = self.close_epoch(core, moment)?;
+    fn leave(
+        &self,
+        core: &Arc<StreamCore<B>>,
+        moment: Moment,
+        leave: InLeave,
+    ) -> Result<(), (InLeave, Error)> {
+        let closed = match self.close_epoch(core, moment) {
+            Ok(closed) => closed,
+            Err(error) => return Err((leave, error)),
+        };
         if seeded!(RetiredUnderBuffers) {
             // Its buffers still point to it: the fault is to be seen, not to be undefined.
             std::mem::forget(Arc::clone(core));
@@ -128,7 +154,7 @@ impl<B: Backend> PoolCore<B> {
             let mut central = self.central.lock();
             central.drain(core, 0);
             core.timeline.retire(closed);
-            central.end_leaving(core, LeaveEnd::Over);
+            central.end_leaving(core, leave, LeaveEnd::Left);
             central.retired.push(Arc::clone(&core.timeline));
             central.keep_counts(core);
             drop(central);
@@ -139,6 +165,27 @@ impl<B: Backend> PoolCore<B> {
             drop(gone);
         }
         Ok(())
+    }
+
+    /// Waits until a stream of this pool has left that was leaving, and then until all of it has finished. One
+    /// that has to stay because it captures is left out.
+    pub(super) fn synchronize_leaving(&self, core: &Arc<StreamCore<B>>) -> Result<(), Error> {
+        while core.timeline.last().is_none() {
+            if core.pin() {
+                let pin = Pin { core: Arc::clone(core) };
+                return self.synchronize_stream(&pin.core);
+            }
+            match self.retire_if_unused(core) {
+                Ok(Retired::Done) => {}
+                Ok(Retired::ByAnother) => pause_thread(LEAVE_PAUSE_MICROS),
+                Err(error) if error.is_capture() => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        match core.timeline.latest() {
+            Some(closed) => self.synchronize(&core.timeline, &closed),
+            None => Ok(()),
+        }
     }
 
     /// Asks a few timelines whose streams have left, and forgets those that are over.

@@ -63,6 +63,10 @@ pub(crate) struct StreamState<B: Backend> {
     pub(crate) shut: u64,
     /// Blocks of other pools may have been used on this stream.
     pub(crate) is_known_elsewhere: bool,
+    /// The pool has a note that nothing uses the stream.
+    pub(crate) is_noted: bool,
+    /// A thread lets the stream leave, or has: nobody else may.
+    pub(crate) is_in_leave: bool,
     pub(crate) frontier: Arc<Frontier>,
     /// The other streams of this stream's buffers, by address.
     pub(crate) sets: BTreeMap<u64, Vec<Home<B>>>,
@@ -139,6 +143,8 @@ impl<B: Backend> StreamState<B> {
             pins: 0,
             shut: 0,
             is_known_elsewhere: false,
+            is_noted: false,
+            is_in_leave: false,
             frontier: Arc::default(),
             sets: BTreeMap::new(),
             ring,
@@ -382,16 +388,16 @@ impl<B: Backend> StreamCore<B> {
     pub(crate) fn unpin(&self) {
         let mut state = self.state.lock();
         state.pins -= 1;
-        self.note_if_unused(&state);
+        self.note_if_unused(&mut state);
     }
 
     /// Leaves a note for the next call that may block when the last count has gone. Under the lock, so
     /// that the core cannot have been freed.
     #[inline]
-    pub(crate) fn note_if_unused(&self, state: &StreamState<B>) {
+    pub(crate) fn note_if_unused(&self, state: &mut StreamState<B>) {
         self.lifetime.touch();
         if state.detours.has(Detours::ORPHAN) && state.is_unused() {
-            self.pool.note_unused(self.id);
+            self.pool.note_unused(self.id, state);
         }
     }
 

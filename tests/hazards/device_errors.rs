@@ -12,13 +12,13 @@ use crate::common::{BLOCK, Held, LONG, Lab, Stream, launch};
 use crate::devices::{Machine, on_every_machine};
 
 /// The device is lost, and nobody has been told yet.
-fn lose(device: &SimDevice) {
+pub(crate) fn lose(device: &SimDevice) {
     device.inject(FaultPlan::new(Call::MemoryInfo).kind(ErrorKind::DeviceLost));
     device.memory_info().expect_err("it is lost");
 }
 
 /// Runs `act` on a thread of its own, and `between` while it is held before its first such call to a device.
-fn held_at<R: Send>(
+pub(crate) fn held_at<R: Send>(
     (device, call): (&SimDevice, Call),
     act: impl FnOnce() -> R + Send,
     between: impl FnOnce(),
@@ -34,7 +34,7 @@ fn held_at<R: Send>(
 }
 
 /// The pool serves, and nobody has told it of a lost device.
-fn goes_on(lab: &Lab) {
+pub(crate) fn goes_on(lab: &Lab) {
     let stream = lab.stream();
     stream.mark().unwrap();
     drop(lab.pool.quiesce().unwrap());
@@ -43,14 +43,14 @@ fn goes_on(lab: &Lab) {
 }
 
 /// The pool is closed by the loss of its device.
-fn is_over(lab: Lab) {
+pub(crate) fn is_over(lab: Lab) {
     assert!(lab.pool.trim(0).unwrap_err().is_device_lost());
     drop(lab.unwatched());
 }
 
 /// A machine of several devices whose first pool may have two blocks, with a stream on the first device and
 /// one on the last.
-fn near_and_far(machine: &Machine) -> Option<[Stream; 2]> {
+pub(crate) fn near_and_far(machine: &Machine) -> Option<[Stream; 2]> {
     let [near, .., far] = &machine.labs[..] else { return None };
     Some([near.stream(), far.stream()])
 }
@@ -160,7 +160,7 @@ fn s4_h58_a_peer_that_is_lost_keeps_no_device_from_having_a_pool() {
 }
 
 /// A buffer that home has written, and then a stream of another device, for a long time.
-fn written_late(home: &Lab, a: &Stream, (far, c): (&Lab, &Stream)) -> Held {
+pub(crate) fn written_late(home: &Lab, a: &Stream, (far, c): (&Lab, &Stream)) -> Held {
     let x = home.hold(a, BLOCK);
     x.write(a);
     x.share(c);

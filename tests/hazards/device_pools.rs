@@ -1,5 +1,7 @@
 //! S4: pools by device, on machines with one, two and eight devices.
 
+use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -108,5 +110,34 @@ fn s4_s1_a_closed_pools_stream_leaves_when_no_buffer_names_it_any_more() {
         assert!(becomes((0, 0)), "a closed pool keeps a stream: {:?}", live());
         pools.close().unwrap();
         first.assert_no_hazards();
+    });
+}
+
+#[test]
+fn s4_options_that_ask_for_a_pool_are_told_so() {
+    on_every_machine(|setup, number| {
+        let (send, receive) = channel();
+        // On a thread of its own: what waits for itself would never end.
+        thread::spawn(move || {
+            let devices = SimDevice::several(1, number);
+            let growth = setup.growth;
+            let own: Arc<OnceLock<DevicePools<SimDevice>>> = Arc::default();
+            let inside = Arc::clone(&own);
+            let pools = DevicePools::configured(devices, move |builder| {
+                let pools = inside.get().unwrap();
+                // Those that there are can be had.
+                assert!(pools.made().is_empty() || pools.pool(0).is_ok());
+                let (last, none) = (pools.pool(number - 1), pools.pool(number));
+                assert!(none.unwrap_err().is_invalid_argument());
+                send.send(last.map(drop)).unwrap();
+                builder.growth(growth)
+            });
+            assert!(own.set(pools.clone()).is_ok());
+            assert!(pools.pool(0).is_ok());
+            assert!(pools.pool(number - 1).is_ok());
+        });
+        let answer = receive.recv_timeout(Duration::from_secs(10)).expect("it waits for itself");
+        let error = answer.unwrap_err();
+        assert!(error.is_invalid_argument(), "{error}");
     });
 }

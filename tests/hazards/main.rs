@@ -8,6 +8,8 @@ mod capture;
 mod common;
 mod device_copies;
 mod device_errors;
+mod device_leaves;
+mod device_lost;
 mod device_pools;
 mod device_scopes;
 mod device_threads;

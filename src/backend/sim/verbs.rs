@@ -115,7 +115,9 @@ unsafe impl Backend for SimDevice {
         self.call(Call::SetAccess, |state| {
             let mut devices = 1 << self.context;
             for peer in peers {
-                devices |= 1 << self.peer(peer)?;
+                let peer = self.peer(peer)?;
+                state.is_well(peer)?;
+                devices |= 1 << peer;
             }
             state.set_access(address, bytes, devices)
         })

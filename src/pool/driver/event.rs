@@ -13,6 +13,14 @@ pub(crate) struct PooledEvent<B: Backend> {
 }
 
 impl<B: Backend> PooledEvent<B> {
+    /// Stands for what a stream of a lost device will never be seen to finish. There is no event behind it, and
+    /// the driver, which knows that its device is lost, asks none.
+    pub(crate) fn of_lost(driver: &Arc<Driver<B>>) -> Arc<PooledEvent<B>> {
+        debug_assert!(driver.lost().is_some());
+        let (discarded, driver) = (host::AtomicBool::new(true), Arc::clone(driver));
+        Arc::new(PooledEvent { event: None, discarded, driver })
+    }
+
     pub(super) fn raw(&self) -> &B::Event {
         self.event.as_ref().expect("an event is there until its last pin goes")
     }
@@ -30,7 +38,7 @@ impl<B: Backend> PooledEvent<B> {
 
 impl<B: Backend> Drop for PooledEvent<B> {
     fn drop(&mut self) {
-        let event = self.event.take().expect("dropped once");
+        let Some(event) = self.event.take() else { return };
         // Relaxed: the last pin's drop synchronizes with every earlier one.
         let discarded = self.discarded.load(host::Ordering::Relaxed);
         let list = if discarded { &self.driver.doomed } else { &self.driver.idle };
