@@ -269,7 +269,8 @@ impl<B: Backend> StreamPool<B> {
     /// [`is_in_use`](Error::is_in_use) while buffers live or other calls on the pool are under way, and then
     /// nothing has changed; a driver error, or [`is_capture`](Error::is_capture) where a stream captures that
     /// must be waited for, and then the pool is closed, what is left is given back by later calls of any
-    /// pool, and calling this again tries again. Memory that a lost other device has used is never given back.
+    /// pool, and calling this again tries again. Memory whose use by another device, lost since, was not seen to
+    /// finish is never given back.
     pub fn close(&self) -> Result<(), Error> {
         let closed = self.core().close();
         tell::now();

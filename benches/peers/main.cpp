@@ -375,9 +375,14 @@ int main(int argc, char** argv) {
       return 2;
     }
     std::string peer = words.size() > 3 ? words[3] : "";
-    for (auto& maker : makers)
-      if (holds(maker.name, peer)) limit(maker, words[1], over_live);
-    return 0;
+    bool measured = false;
+    for (auto& maker : makers) {
+      if (!holds(maker.name, peer)) continue;
+      limit(maker, words[1], over_live);
+      measured = true;
+    }
+    if (!measured) std::fprintf(stderr, "no peer is named so\n");
+    return measured ? 0 : 2;
   }
   std::string part = !words.empty() ? words[0] : "", peer = words.size() > 1 ? words[1] : "";
   bool measured = false;

@@ -20,11 +20,12 @@ impl Heap {
         }
     }
 
-    /// Whether a free block waits for something, and for none of what will never finish.
-    pub(crate) fn waits_without(&self, never: impl Fn(TimelineId) -> bool) -> bool {
+    /// Whether a free block waits for something, and for none of what will never finish. Its free points may
+    /// name what has completed since it was put where it is: those say nothing.
+    pub(crate) fn waits_without(&self, never: impl Fn(&FreePoint) -> bool) -> bool {
         let pending = self.pending.iter().flat_map(|(_, shelf)| shelf.iter()).map(Entry::id);
         let mut waiting = pending.chain(self.quarantined.iter().copied());
-        waiting.any(|id| !self.stamps(id).points().iter().any(|point| never(point.timeline)))
+        waiting.any(|id| !self.stamps(id).points().iter().any(&never))
     }
 
     /// Frees the quarantined blocks whose free points have all completed.

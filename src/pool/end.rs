@@ -5,7 +5,7 @@ use super::{PoolCore, PoolHandle, PoolId, PooledEvent};
 use crate::backend::Backend;
 use crate::error::{Error, Reason};
 use crate::heap::Part;
-use crate::order::{Closed, Moment};
+use crate::order::{Closed, Evidence, Moment};
 use crate::pool_stream::core::{Detours, StreamCore};
 use crate::sync::{Arc, Ordering, host};
 use crate::tell::{self, Kind, Told};
@@ -144,7 +144,10 @@ impl<B: Backend> Ended for PoolCore<B> {
         let central = self.central.lock();
         let bytes = central.heap.bytes();
         let kept = bytes.clean > 0 && !self.gives_back(may_block);
-        let pending = central.heap.waits_without(|timeline| lost.contains(&timeline));
+        let pending = central.heap.waits_without(|point| {
+            lost.contains(&point.timeline)
+                && central.timelines.completed(point.timeline) < point.epoch
+        });
         let waits = pending || central.pieces.parked_bytes() > 0 || kept || refused;
         let rests = self.driver.lost().is_some() || (!waits && central.retired.is_empty());
         self.rests.store(rests, host::Ordering::Relaxed);

@@ -167,19 +167,23 @@ impl<B: Backend> PoolCore<B> {
         Ok(())
     }
 
-    /// Waits until a stream of this pool has left that was leaving, and then until all of it has finished. One
-    /// that has to stay because it captures is left out.
+    /// Waits until a stream of this pool has left that was leaving, or stays, and then until all of it has
+    /// finished. One that has to stay because it captures is left out.
     pub(super) fn synchronize_leaving(&self, core: &Arc<StreamCore<B>>) -> Result<(), Error> {
+        match self.synchronize_left(core) {
+            Err(error) if error.is_capture() => Ok(()),
+            synchronized => synchronized,
+        }
+    }
+
+    fn synchronize_left(&self, core: &Arc<StreamCore<B>>) -> Result<(), Error> {
         while core.timeline.last().is_none() {
             if core.pin() {
                 let pin = Pin { core: Arc::clone(core) };
                 return self.synchronize_stream(&pin.core);
             }
-            match self.retire_if_unused(core) {
-                Ok(Retired::Done) => {}
-                Ok(Retired::ByAnother) => pause_thread(LEAVE_PAUSE_MICROS),
-                Err(error) if error.is_capture() => return Ok(()),
-                Err(error) => return Err(error),
+            if self.retire_if_unused(core)? == Retired::ByAnother {
+                pause_thread(LEAVE_PAUSE_MICROS);
             }
         }
         match core.timeline.latest() {

@@ -133,6 +133,30 @@ fn s4_h53_a_close_says_that_a_stream_captures_which_could_not_leave() {
 }
 
 #[test]
+fn h53_a_synchronize_leaves_a_stream_out_that_is_refused_its_leave_since_it_captures() {
+    on_every_machine(|setup, number| {
+        let machine = Machine::new(setup, number, |builder| builder);
+        let home = machine.home();
+        let [a, b] = home.streams();
+        let raw = a.raw().clone();
+        drop(home.hold(&a, BLOCK));
+        drop(home.hold(&b, BLOCK));
+        home.device.begin_capture(&raw, CaptureMode::Relaxed).unwrap();
+        let pause = home.device.pause(Call::IsCapturing, PausePoint::Before);
+        thread::scope(|scope| {
+            let leaving = scope.spawn(|| a.retire());
+            pause.wait_reached();
+            let waiting = scope.spawn(|| home.pool.synchronize());
+            wait_a_while(&waiting);
+            pause.resume();
+            assert!(leaving.join().unwrap().unwrap_err().error().is_capture());
+            waiting.join().unwrap().unwrap();
+        });
+        home.device.end_capture(&raw).expect("the capture is whole");
+    });
+}
+
+#[test]
 fn s4_s1_a_stream_that_two_threads_let_go_leaves_once() {
     on_every_machine(|setup, number| {
         let machine = Machine::new(setup, number, |builder| builder);

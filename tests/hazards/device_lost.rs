@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
+use streampool::backend::Backend;
+
 use crate::common::BLOCK;
 use crate::device_errors::{goes_on, is_over, lose, near_and_far, written_late};
 use crate::devices::{Machine, on_every_machine};
@@ -111,5 +113,42 @@ fn s4_h58_a_pool_grows_though_a_device_is_lost_that_may_use_its_memory() {
             drop((x, y, a, c));
             drop(machine.labs.pop().unwrap().unwatched());
         }
+    });
+}
+
+#[test]
+fn s4_h58_a_pool_that_is_gone_waits_for_those_that_are_well() {
+    on_every_machine(|setup, number| {
+        if number < 3 {
+            return;
+        }
+        let mut machine = Machine::new(setup, number, |builder| builder);
+        let (a, mut far) = (machine.home().stream(), machine.far_streams());
+        let x = machine.written_by(&a, &far);
+        a.synchronize().unwrap();
+        drop((x, a));
+        // What it did is seen to finish before its device is lost.
+        let c = far.pop().unwrap();
+        c.synchronize().unwrap();
+        lose(&machine.labs.last().unwrap().device);
+        assert!(c.mark().unwrap_err().is_device_lost());
+        let device = machine.home().device.clone();
+        drop(machine.labs.remove(0).unwatched());
+        let another = setup.lab();
+        let gone = || {
+            // Its own streams finish.
+            device.synchronize_context().unwrap();
+            (0..200).any(|_| {
+                another.pool.synchronize().unwrap();
+                thread::sleep(Duration::from_millis(1));
+                device.memory_in_use() == 0
+            })
+        };
+        // The others have not finished yet.
+        assert!(!gone());
+        far.iter().for_each(|stream| stream.synchronize().unwrap());
+        assert!(gone(), "memory that nothing uses any more is kept");
+        drop((far, c));
+        drop(machine.labs.pop().unwrap().unwatched());
     });
 }

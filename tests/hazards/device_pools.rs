@@ -116,7 +116,7 @@ fn s4_s1_a_closed_pools_stream_leaves_when_no_buffer_names_it_any_more() {
 #[test]
 fn s4_options_that_ask_for_a_pool_are_told_so() {
     on_every_machine(|setup, number| {
-        let (send, receive) = channel();
+        let ((send, receive), (end, ended)) = (channel(), channel());
         // On a thread of its own: what waits for itself would never end.
         thread::spawn(move || {
             let devices = SimDevice::several(1, number);
@@ -135,9 +135,11 @@ fn s4_options_that_ask_for_a_pool_are_told_so() {
             assert!(own.set(pools.clone()).is_ok());
             assert!(pools.pool(0).is_ok());
             assert!(pools.pool(number - 1).is_ok());
+            end.send(()).unwrap();
         });
         let answer = receive.recv_timeout(Duration::from_secs(10)).expect("it waits for itself");
         let error = answer.unwrap_err();
         assert!(error.is_invalid_argument(), "{error}");
+        ended.recv_timeout(Duration::from_secs(10)).expect("it panics, or waits for itself");
     });
 }
