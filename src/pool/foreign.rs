@@ -124,30 +124,22 @@ impl<B: Backend> PoolCore<B> {
         drop(over);
     }
 
-    /// The streams of other pools that blocks of this one can wait for.
-    pub(super) fn foreign_streams(&self) -> Vec<Arc<StreamCore<B>>> {
-        self.central.lock().foreign.values().filter_map(Weak::upgrade).collect()
+    /// The streams of other pools that blocks of this one can wait for; none for one that has left.
+    pub(super) fn foreign_streams(&self) -> Vec<(TimelineId, Option<Arc<StreamCore<B>>>)> {
+        let central = self.central.lock();
+        central.foreign.iter().map(|(id, core)| (*id, core.upgrade())).collect()
     }
 
     /// Those of them whose device is lost: what waits for one of these waits for ever.
     pub(super) fn lost_elsewhere(&self) -> BTreeSet<TimelineId> {
-        let foreign: Vec<_> = {
-            let central = self.central.lock();
-            let timeline = |id| central.timelines.get(id).cloned();
-            let foreign = central.foreign.iter();
-            foreign.map(|(id, core)| (*id, core.upgrade(), timeline(*id))).collect()
-        };
         // Of a stream that has left, its last event tells.
-        let is_lost = |core: &Option<Arc<StreamCore<B>>>,
-                       timeline: &Option<Arc<Timeline<PooledEvent<B>>>>| {
-            let last = || timeline.as_ref()?.latest();
-            match core {
-                Some(core) => core.pool.driver.lost().is_some(),
-                None => last().is_some_and(|closed| closed.event.driver().lost().is_some()),
-            }
+        let last = |id| self.central.lock().timelines.get(id)?.latest();
+        let is_lost = |id, core: Option<Arc<StreamCore<B>>>| match core {
+            Some(core) => core.pool.driver.lost().is_some(),
+            None => last(id).is_some_and(|closed| closed.event.driver().lost().is_some()),
         };
-        let lost = foreign.iter().filter(|(_, core, timeline)| is_lost(core, timeline));
-        lost.map(|(id, ..)| *id).collect()
+        let foreign = self.foreign_streams().into_iter();
+        foreign.filter_map(|(id, core)| is_lost(id, core).then_some(id)).collect()
     }
 
     /// As [`quiesce_streams`](Self::quiesce_streams), and waits for the streams of other pools that free
@@ -180,13 +172,12 @@ impl<B: Backend> PoolCore<B> {
     /// The open epochs of the streams of other pools: what is freed from now on may be stamped with later ones,
     /// and is nobody's to wait for who has called before.
     fn foreign_by_now(&self) -> BTreeMap<TimelineId, Epoch> {
-        let foreign: Vec<_> = {
-            let central = self.central.lock();
-            central.foreign.iter().map(|(id, core)| (*id, core.upgrade())).collect()
-        };
         // One that has left has no later ones.
-        let open = |core: &StreamCore<B>| core.state.lock().open;
-        foreign.iter().map(|(id, core)| (*id, core.as_deref().map_or(Epoch::MAX, open))).collect()
+        let open = |core: Option<Arc<StreamCore<B>>>| match core {
+            Some(core) => core.state.lock().open,
+            None => Epoch::MAX,
+        };
+        self.foreign_streams().into_iter().map(|(id, core)| (id, open(core))).collect()
     }
 
     /// A stream of another pool that a free block waits for, or one that is out of reach, and the last epoch

@@ -263,7 +263,8 @@ impl<B: Backend> PoolCore<B> {
         let strangers = self.central.lock().strangers_by_now();
         let foreign = if seeded!(OwnDeviceForAll) { self.foreign_streams() } else { Vec::new() };
         noted.extend(strangers.iter().map(|(timeline, epoch)| (&**timeline, *epoch)));
-        noted.extend(foreign.iter().map(|core| (&*core.timeline, core.state.lock().advance())));
+        let foreign = foreign.iter().filter_map(|(_, core)| core.as_ref());
+        noted.extend(foreign.map(|core| (&*core.timeline, core.state.lock().advance())));
         self.driver.synchronize_context()?;
         let past = seeded!(CompletedPastSnapshot);
         let seen =

@@ -24,6 +24,29 @@ pub(super) enum Retired {
     ByAnother,
 }
 
+/// The driver call of a leave is under way. Should the backend panic in it, another call may let the stream
+/// leave: who ends the pool, or waits for the stream, waits for that.
+struct PutOffByPanic<'a, B: Backend> {
+    pool: &'a PoolCore<B>,
+    core: &'a StreamCore<B>,
+    leave: Option<InLeave>,
+}
+
+impl<B: Backend> PutOffByPanic<'_, B> {
+    fn did_not(mut self) -> InLeave {
+        self.leave.take().expect("it is taken once")
+    }
+}
+
+impl<B: Backend> Drop for PutOffByPanic<'_, B> {
+    fn drop(&mut self) {
+        if let Some(leave) = self.leave.take() {
+            self.pool.central.lock().end_leaving(self.core, leave, LeaveEnd::PutOff);
+            self.pool.note_unused(self.core.id, &mut self.core.state.lock());
+        }
+    }
+}
+
 impl<B: Backend> PoolCore<B> {
     /// Takes a stream out of the pool through its only handle, or gives the handle back.
     pub(crate) fn retire_by_hand(
@@ -142,7 +165,10 @@ impl<B: Backend> PoolCore<B> {
         moment: Moment,
         leave: InLeave,
     ) -> Result<(), (InLeave, Error)> {
-        let closed = match self.close_epoch(core, moment) {
+        let panics = PutOffByPanic { pool: self, core, leave: Some(leave) };
+        let closed = self.close_epoch(core, moment);
+        let leave = panics.did_not();
+        let closed = match closed {
             Ok(closed) => closed,
             Err(error) => return Err((leave, error)),
         };

@@ -59,6 +59,7 @@ impl<B: Backend> StreamPool<B> {
         // Until all of them have been waited for there is no scope that an error would have to end.
         let mut ready = Vec::with_capacity(pools.len());
         for pool in pools {
+            pool.core().prefetch_streams();
             let call = pool.core().begin_blocking_call()?;
             let scope = ScopeId::fresh();
             pool.core().quiesce_streams(Some(scope))?;

@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use streampool::Backend;
 use streampool::backend::{ErrorKind, MemoryInfo, StreamIdentity, StreamKind};
@@ -39,6 +39,7 @@ struct Shared {
     next_address: AtomicU64,
     next_stream: AtomicU64,
     records: AtomicU64,
+    record_panics: AtomicBool,
 }
 
 impl NullBackend {
@@ -50,6 +51,7 @@ impl NullBackend {
             next_address: AtomicU64::new(1 << 32),
             next_stream: AtomicU64::new(1),
             records: AtomicU64::new(0),
+            record_panics: AtomicBool::new(false),
         };
         NullBackend { finish, shared: Arc::new(shared) }
     }
@@ -57,6 +59,11 @@ impl NullBackend {
     /// A new stream: a number.
     pub(crate) fn create_stream(&self) -> u64 {
         self.shared.next_stream.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether each record panics from now on: a backend that is not as it should be.
+    pub(crate) fn let_records_panic(&self, panics: bool) {
+        self.shared.record_panics.store(panics, Ordering::Relaxed);
     }
 
     fn take_addresses(&self, bytes: u64) -> u64 {
@@ -152,6 +159,7 @@ unsafe impl Backend for NullBackend {
     fn destroy_event(&self, _: AtomicU64) {}
 
     fn record(&self, event: &AtomicU64, _: &u64) -> Result<(), Infallible> {
+        assert!(!self.shared.record_panics.load(Ordering::Relaxed), "a record that panics");
         // Two plain operations: a lost count would only change when an event counts as finished.
         let number = self.shared.records.load(Ordering::Relaxed) + 1;
         self.shared.records.store(number, Ordering::Relaxed);
