@@ -123,8 +123,16 @@ impl<B: Backend> Buffer<B> {
         self.others.fetch_and(!which, host::Ordering::Relaxed);
     }
 
+    /// The same buffer with what it is for, if that is known, in a pool that keeps a history.
+    pub(crate) fn tagged(self, tag: Option<Tag>) -> Self {
+        if let Some(tag) = tag {
+            self.keep_tag(tag);
+        }
+        self
+    }
+
     /// Notes what the buffer is for, in a pool that keeps a history.
-    pub(crate) fn keep_tag(&self, tag: Tag) {
+    fn keep_tag(&self, tag: Tag) {
         self.home.pool.put_tag(self.address, tag);
         self.others.fetch_or(TAGGED, host::Ordering::Relaxed);
     }

@@ -1,5 +1,7 @@
 //! Growth: memory from the device, or free memory behind other addresses.
 
+use std::cell::LazyCell;
+
 use super::PoolCore;
 use super::backing::Backing;
 use super::miss::{Mark, Miss};
@@ -171,6 +173,8 @@ impl<B: Backend> PoolCore<B> {
         let mut central = self.central.lock();
         let central = &mut *central;
         let reserved = central.reserved();
+        // It asks every stream what is in use: once, where it is wanted.
+        let cap = LazyCell::new(|| self.cap(central, &streams, (bytes, mark)));
         let (unit, granule) = match mark == Mark::Floor && central.churns() {
             _ if frugal => (granularity, granule(reserved, bytes, granularity)),
             true => churn_unit(reserved, granularity),
@@ -188,15 +192,15 @@ impl<B: Backend> PoolCore<B> {
         let full = mark == Mark::Floor
             && central.pieces.parked_bytes() == 0
             && !central.has_what_was_reserved()
-            && reserved + granularity > self.cap(central, &streams, (bytes, mark));
+            && reserved + granularity > *cap;
         let bound = if full { 1 } else { u64::MAX };
         let Some((room, cost)) = central.find_room(&request, &taker, &means, bound) else {
             // All of a room would be reserved: what is above the mark anyway needs no addresses.
-            let over_cap = full || bytes > self.cap(central, &streams, (bytes, mark));
+            let over_cap = full || bytes > *cap;
             return if over_cap { Claimed::OverCap } else { Claimed::NoRoom };
         };
         if cost > 0 {
-            means.cap = self.cap(central, &streams, (bytes, mark));
+            means.cap = *cap;
             if mark != Mark::Floor || central.has_what_was_reserved() {
                 means.spare = Spare::Clean;
             }

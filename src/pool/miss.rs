@@ -204,11 +204,7 @@ impl<B: Backend> PoolCore<B> {
         }
         let tag = if self.keeps_history() { Tag::current() } else { None };
         self.note(miss.core, Action::Allocate { address, bytes, requested: len, hit: false, tag });
-        let buffer = Buffer::new(Home::new(miss.core), block, address, miss.size, len);
-        if let Some(tag) = tag {
-            buffer.keep_tag(tag);
-        }
-        buffer
+        Buffer::new(Home::new(miss.core), block, address, miss.size, len).tagged(tag)
     }
 
     /// A block that needs no wait: the smallest that fits. The stream's own large blocks are in the heap

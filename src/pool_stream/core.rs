@@ -305,11 +305,7 @@ impl<B: Backend> StreamCore<B> {
         state.take(bytes);
         state.note(Action::Allocate { address, bytes, requested: len, hit: true, tag });
         drop(state);
-        let buffer = Buffer::new(Home::new(self), block, address, size, len);
-        if let Some(tag) = tag {
-            buffer.keep_tag(tag);
-        }
-        Some(buffer)
+        Some(Buffer::new(Home::new(self), block, address, size, len).tagged(tag))
     }
 
     /// Counts a buffer whose block comes to this stream by the long way, and makes room for the block
